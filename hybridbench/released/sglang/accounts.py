@@ -16,6 +16,7 @@ class Structures(Protocol):
     """The slot holders of one release."""
 
     reader: Reader
+    has_windows: bool
 
     def root(self) -> Any: ...
     def free_slots(self) -> Mapping[str, tuple[int, Any]]:
@@ -39,6 +40,10 @@ class Structures(Protocol):
         """The KV slots of a request's row."""
         ...
 
+    def window_of(self, slots: Any) -> Any:
+        """For each KV slot its slot of the window pool; 0 without one."""
+        ...
+
 
 class TreeAccounts:
     """Every call walks the tree once."""
@@ -59,7 +64,7 @@ class TreeAccounts:
         return []
 
     def stats(self) -> dict[str, PoolStats]:
-        """One entry for each existing pool: "kv", "mamba", "req"."""
+        """One entry for each existing pool: "kv", "swa", "mamba", "req"."""
         free = self._of.free_slots()
         tree = {pool: [0, 0] for pool in free}
         for node in walk(self._of.root()):
@@ -129,6 +134,8 @@ class TreeAccounts:
         counts = {"mamba": len(held.states)}
         if held.row is not None:
             counts |= {"req": 1, "kv": held.kv_until - held.kv_from}
+        if held.row is not None and self._of.has_windows:
+            counts["swa"] = int((self._of.window_of(self._kv(held)) > 0).sum())
         return counts
 
     def _slots(self, record: Any) -> dict[str, list[int]]:
@@ -136,6 +143,12 @@ class TreeAccounts:
         held = self._of.held(record)
         slots = {"mamba": held.states}
         if held.row is not None:
-            kv = self._of.row(held.row)[held.kv_from : held.kv_until]
+            kv = self._kv(held)
             slots |= {"req": [held.row], "kv": kv.tolist()}
+            if self._of.has_windows:
+                slots["swa"] = [slot for slot in self._of.window_of(kv).tolist() if slot > 0]
         return slots
+
+    def _kv(self, held: Held) -> Any:
+        assert held.row is not None
+        return self._of.row(held.row)[held.kv_from : held.kv_until]

@@ -22,6 +22,8 @@ _GROUPS: Final = (
 )  # fmt: skip
 _MANAGERS: Final = "sglang.srt.managers"
 _MEMORY: Final = "sglang.srt.mem_cache"
+# Steps between two frees of what a request's window has passed; with 1 some releases free nothing.
+_FREES_EVERY: Final = 2
 
 
 def build_scheduler(
@@ -249,6 +251,12 @@ def _set_switches(config: EngineConfig, generation: Generation) -> None:
     switches.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.set(ratio.decay_steps)
     if config.req_waiting_timeout_s is not None:
         switches.SGLANG_REQ_WAITING_TIMEOUT.set(config.req_waiting_timeout_s)
+    # Otherwise it would be once in 128 tokens, or in a window.
+    window, names = sliding_window(config), dir(switches)
+    if window and "SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER" in names:
+        switches.SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER.set(_FREES_EVERY / window)
+    elif "SGLANG_SWA_EVICTION_INTERVAL" in names:
+        switches.SGLANG_SWA_EVICTION_INTERVAL.set(_FREES_EVERY)
     if config.cache == "unified" and generation.unified_tree == "switch":
         switches.SGLANG_ENABLE_UNIFIED_RADIX_TREE.set(True)
 
@@ -313,6 +321,25 @@ def _rows(config: EngineConfig, kind: str) -> Any:
 
 def _kv(config: EngineConfig, kind: str) -> Any:
     module: Any = importlib.import_module(f"{_MEMORY}.allocator")
-    if kind == "windows":
-        raise ConfigError("model: sliding windows of released engines are not driven.")
-    return module.TokenToKVPoolAllocator(config.kv_tokens, torch.float32, "cpu", None, False)
+    if kind != "windows":
+        return module.TokenToKVPoolAllocator(config.kv_tokens, torch.float32, "cpu", None, False)
+    pools: Any = importlib.import_module(f"{_MEMORY}.swa_memory_pool")
+    # Earlier releases have it beside the pool.
+    if "SWATokenToKVPoolAllocator" not in vars(pools):
+        module = importlib.import_module(f"{_MEMORY}.allocator.swa")
+    else:
+        module = pools
+    common = {"page_size": 1, "dtype": torch.float32, "device": "cpu"}
+    sizes = {"size": config.kv_tokens, "size_swa": config.swa_tokens}
+    # The contents of the pools are never used.
+    of_layers = {
+        "head_num": 1,
+        "head_dim": 1,
+        "swa_attention_layer_ids": [0],
+        "full_attention_layer_ids": [1],
+        "enable_kvcache_transpose": False,
+    }
+    known = inspect.signature(pools.SWAKVPool.__init__).parameters
+    kept = {name: value for name, value in of_layers.items() if name in known}
+    pool = pools.SWAKVPool(**sizes, **common, **kept)
+    return module.SWATokenToKVPoolAllocator(**sizes, **common, kvcache=pool, need_sort=False)

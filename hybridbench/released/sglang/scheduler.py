@@ -22,11 +22,12 @@ from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.foundation.errors import ConfigError
-from hybridbench.released.adapter import Step
+from hybridbench.released.adapter import CacheWatch, Step
 from hybridbench.released.sglang.accounts import TreeAccounts
 from hybridbench.released.sglang.generations import Held, generation_of
 from hybridbench.released.sglang.parts import build_scheduler
 from hybridbench.released.sglang.trees import Reader, TreeWatch, reader_of, walk
+from hybridbench.released.sglang.windows import WindowWatch
 
 # The release aborts every request whose rid starts with the given one; this mark prevents that.
 _END_OF_RID: Final = "/"
@@ -91,9 +92,11 @@ class SGLangScheduler:
         )
         self._count_refusals()
         cache = self._cache()
-        self.reader: Reader = reader_of(cache)
+        kv = self._scheduler.token_to_kv_pool_allocator
+        self.has_windows = type(kv).__name__ == "SWATokenToKVPoolAllocator"
+        self.reader: Reader = reader_of(cache, self.window_of)
         self.cache_name = type(cache).__name__
-        if config.cache == "radix" and self.cache_name == "UnifiedRadixCache":
+        if config.cache in {"radix", "swa"} and self.cache_name == "UnifiedRadixCache":
             raise ConfigError(
                 f"engine.cache: sglang {self.release} has only its unified tree for such a model; "
                 "leave it out."
@@ -252,8 +255,13 @@ class SGLangScheduler:
         """By pool: the number of usable slots, and the free slots."""
         scheduler = self._scheduler
         rows, kv = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
-        pools: dict[str, tuple[int, Any]] = {}
-        pools["kv"] = (kv.size, [*kv.free_pages.tolist(), *kv.release_pages.tolist()])
+        allocators = {"kv": kv}
+        if self.has_windows:
+            allocators = {"kv": kv.full_attn_allocator, "swa": kv.swa_attn_allocator}
+        pools: dict[str, tuple[int, Any]] = {
+            pool: (one.size, [*one.free_pages.tolist(), *one.release_pages.tolist()])
+            for pool, one in allocators.items()
+        }
         # The other class of row pools has no states.
         if type(rows).__name__ == "HybridReqToTokenPool":
             pools["mamba"] = (rows.mamba_pool.size, self._generation.states(rows).tolist())
@@ -279,6 +287,10 @@ class SGLangScheduler:
         """The KV slots of a request's row."""
         return self._scheduler.req_to_token_pool.req_to_token[index]
 
+    def window_of(self, slots: Any) -> Any:
+        """For each KV slot its slot of the window pool, by the release's own table; 0: none."""
+        return self._scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping[slots]
+
     def root(self) -> Any:
         """The root of the tree."""
         return self._cache().root_node
@@ -288,9 +300,10 @@ class SGLangScheduler:
         params = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache").EvictParams
         self._cache().evict(params(num_tokens=_ALL_TOKENS, swa_num_tokens=_ALL_TOKENS))
 
-    def watch(self, counters: EngineCounters) -> TreeWatch:
-        """Count the tree's changes in ``counters``."""
-        return TreeWatch(self.root, self.reader, counters)
+    def watch(self, counters: EngineCounters) -> CacheWatch:
+        """Count in ``counters`` the tree's changes, and what requests free of their windows."""
+        tree = TreeWatch(self.root, self.reader, counters, has_windows=self.has_windows)
+        return WindowWatch(tree, self, counters) if self.has_windows else tree
 
     def containers(self) -> dict[str, int]:
         """Length of every container of the scheduler, its cache and its sessions, by name."""

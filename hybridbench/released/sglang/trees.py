@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from hybridbench.engine.counters import EngineCounters
@@ -26,6 +27,13 @@ def _mamba(node: Any) -> Iterator[Part]:
         yield "mamba", node.mamba_value, node.mamba_lock_ref > 0
 
 
+def _swa(window_of: Callable[[Any], Any], node: Any) -> Iterator[Part]:
+    yield "kv", node.value, node.full_lock_ref > 0
+    if not node.swa_tombstone:
+        slots = window_of(node.value)
+        yield "swa", slots[slots > 0], node.swa_lock_ref > 0
+
+
 def _unified(node: Any) -> Iterator[Part]:
     # Later releases have more components, for pools that are not driven.
     for pool, data in zip(_COMPONENTS, node.component_data, strict=False):
@@ -42,13 +50,17 @@ _READERS: Mapping[str, Reader] = {
 }
 
 
-def reader_of(cache: object) -> Reader:
+def reader_of(cache: object, window_of: Callable[[Any], Any]) -> Reader:
     """The function that reads nodes of ``cache``.
+
+    ``window_of`` returns for each KV slot its slot of the window pool; 0 without one.
 
     Raises:
         ConfigError: its class is unknown.
     """
     name = type(cache).__name__
+    if name == "SWARadixCache":
+        return partial(_swa, window_of)
     if name not in _READERS:
         raise ConfigError(f"the prefix cache {name} of this release is not one that is driven.")
     return _READERS[name]
@@ -65,7 +77,7 @@ def walk(root: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A node at the last walk: whether it had a state besides KV, and its place in the tree."""
+    """A node at the last walk: whether it had slots besides KV, and its place in the tree."""
 
     has_state: bool
     parent: int
@@ -78,11 +90,22 @@ class TreeWatch:
     It keeps the ids of nodes, not the nodes, which it would keep alive.
     """
 
-    def __init__(self, root: Callable[[], Any], reader: Reader, counters: EngineCounters) -> None:
-        """``root`` returns the tree's root, which a reset replaces."""
+    def __init__(
+        self,
+        root: Callable[[], Any],
+        reader: Reader,
+        counters: EngineCounters,
+        *,
+        has_windows: bool,
+    ) -> None:
+        """``root`` returns the tree's root, which a reset replaces.
+
+        What nodes hold besides KV are slots of windows if it ``has_windows``, and else states.
+        """
         self._root = root
         self._read = reader
         self._counters = counters
+        self._has_windows = has_windows
         self._seen: dict[int, _Seen] = {}
 
     def sizes(self) -> dict[str, int]:
@@ -100,8 +123,11 @@ class TreeWatch:
             {now[i].parent for i in now.keys() & before.keys() if now[i].parent in new}
         )
         lost = sum(1 for i in now.keys() & before.keys() if before[i].has_state > now[i].has_state)
-        counters.tombstones += lost
-        counters.evict_internal_state += lost
+        if self._has_windows:
+            counters.swa_tombstones += lost
+        else:
+            counters.tombstones += lost
+            counters.evict_internal_state += lost
         gone = before.keys() - now.keys()
         # A parent without a state is evicted after its last child.
         after = sum(1 for i in gone if before[i].children and not before[i].has_state)

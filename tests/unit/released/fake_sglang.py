@@ -22,8 +22,11 @@ import torch
 from tests.unit.released import driving
 
 FINISH, ABORT, REFUSAL, CLOSE, NODES = "finish", "abort", "refusal", "close", "nodes"
+WINDOW = "window"
 """Where it can lose something: a state slot of a request that finished, was aborted or was refused,
-or of a session that closed; nodes that were evicted."""
+or of a session that closed; nodes that were evicted; a slot that a window has passed."""
+# Tokens of its own whose slots of the window pool a request keeps.
+_KEPT = 2
 
 
 class TreeNode:
@@ -35,7 +38,9 @@ class TreeNode:
         self.key = key
         self.value = value
         self.mamba_value = mamba_value
-        self.full_lock_ref = self.mamba_lock_ref = 0
+        self.full_lock_ref = self.mamba_lock_ref = self.swa_lock_ref = 0
+        self.swa_tombstone = False
+        self.swa_value: Any = None
         self.id = TreeNode.counter
         TreeNode.counter += 1
 
@@ -45,7 +50,7 @@ class UnifiedTreeNode(TreeNode):
     def component_data(self) -> list[SimpleNamespace]:
         values = (
             (self.value, self.full_lock_ref),
-            (None, 0),
+            (None if self.swa_tombstone else self.swa_value, self.swa_lock_ref),
             (self.mamba_value, self.mamba_lock_ref),
         )
         return [
@@ -136,6 +141,46 @@ class TokenToKVPoolAllocator:
         self.free_pages = torch.cat((self.free_pages, slots))
 
 
+class SWAKVPool:
+    def __init__(self, *, size: int, size_swa: int, **_: object) -> None:
+        self.size, self.size_swa = size, size_swa
+
+
+class SWATokenToKVPoolAllocator:
+    def __init__(self, size: int, size_swa: int, *, kvcache: SWAKVPool, **_: object) -> None:
+        assert (kvcache.size, kvcache.size_swa) == (size, size_swa)
+        self.full_attn_allocator = TokenToKVPoolAllocator(size)
+        self.swa_attn_allocator = TokenToKVPoolAllocator(size_swa)
+        self.full_to_swa_index_mapping = torch.zeros(size + 1, dtype=torch.int64)
+
+    @property
+    def free_pages(self) -> Any:
+        pools = (self.full_attn_allocator, self.swa_attn_allocator)
+        return min((pool.free_pages for pool in pools), key=len)
+
+    def alloc(self, count: int) -> Any:
+        slots = self.full_attn_allocator.alloc(count)
+        self.full_to_swa_index_mapping[slots] = self.swa_attn_allocator.alloc(count)
+        return slots
+
+    def free(self, slots: Any) -> None:
+        self.full_attn_allocator.free(slots)
+        self.free_swa(slots)
+
+    def free_swa(self, slots: Any) -> None:
+        windows = self.full_to_swa_index_mapping[slots]
+        self.swa_attn_allocator.free(windows[windows > 0])
+        self.full_to_swa_index_mapping[slots] = 0
+
+
+class _NoStates:
+    def alloc(self) -> None:
+        """No state."""
+
+    def free(self, slot: None) -> None:
+        assert slot is None
+
+
 class _States:
     def __init__(self, size: int) -> None:
         self.size = size
@@ -150,6 +195,8 @@ class _States:
 
 
 class ReqToTokenPool:
+    states: Any = _NoStates()
+
     def __init__(self, size: int, max_context_len: int, **_: object) -> None:
         self.size = size
         self.free_slots = list(range(1, size + 1))
@@ -205,10 +252,16 @@ class MambaRadixCache:
         if any(node.key == tokens for node in self.root_node.children.values()):
             return False
         node = self.node_class(self.root_node, tokens, value, state)
+        if isinstance(self.kv, SWATokenToKVPoolAllocator):
+            windows = self.kv.full_to_swa_index_mapping[value]
+            node.swa_value = windows[windows > 0]
         self.root_node.children[node.id] = node
         return True
 
     def evict(self, params: Any) -> None:
+        if isinstance(self.kv, SWATokenToKVPoolAllocator):
+            self._evict_windows(self.kv, params.num_tokens)
+            return
         wanted = min(params.num_tokens, sum(len(n.value) for n in self.root_node.children.values()))
         for node in list(self.root_node.children.values()):
             if wanted <= 0:
@@ -219,6 +272,21 @@ class MambaRadixCache:
             self.rows.states.free(node.mamba_value)
             if self.loses_nodes:
                 self.kept.append(node)
+
+    def _evict_windows(self, kv: SWATokenToKVPoolAllocator, wanted: int) -> None:
+        """Make tombstones until the window pool has room, and evict nodes until the other has."""
+        for node in self.root_node.children.values():
+            if not node.swa_tombstone and len(kv.swa_attn_allocator.free_pages) < wanted:
+                node.swa_tombstone = True
+                kv.free_swa(node.value)
+        for node in list(self.root_node.children.values()):
+            if len(kv.full_attn_allocator.free_pages) < wanted:
+                del self.root_node.children[node.id]
+                kv.free(node.value)
+
+
+class SWARadixCache(MambaRadixCache):
+    """The same tree under another name."""
 
 
 class UnifiedRadixCache(MambaRadixCache):
@@ -261,11 +329,12 @@ class Scheduler:
         self.init_tp_model_worker()
         self.most_running = self.tp_worker.get_worker_info()[2]
         self.req_to_token_pool, self.token_to_kv_pool_allocator = self.tp_worker.get_memory_pool()
-        kind = UnifiedRadixCache if self._wants_unified_tree() else MambaRadixCache
+        kind = SWARadixCache if self.tp_worker.is_hybrid_swa else MambaRadixCache
+        kind = UnifiedRadixCache if self._wants_unified_tree() else kind
         tree = kind(self.req_to_token_pool, self.token_to_kv_pool_allocator)
         tree.loses_nodes = NODES in self.losses
         self.tree = tree
-        is_wrapped = self.has_sessions and kind is MambaRadixCache
+        is_wrapped = self.has_sessions and kind is not UnifiedRadixCache
         self.tree_cache: Any = StreamingSession(tree) if is_wrapped else tree
         self.waiting_queue: list[Req] = []
         self.running_batch = ScheduleBatch([])
@@ -281,7 +350,8 @@ class Scheduler:
         switches = sys.modules["sglang.srt.environ"].envs
         if self.number >= [0, 5, 16]:
             runner = self.tp_worker.model_runner
-            return isinstance(runner.model_config.hf_config, Qwen3NextConfig)
+            has_states = isinstance(runner.model_config.hf_config, Qwen3NextConfig)
+            return has_states or self.tp_worker.is_hybrid_swa
         return self.number >= [0, 5, 11] and bool(switches.SGLANG_ENABLE_UNIFIED_RADIX_TREE.value)
 
     def session_slots(self) -> dict[str, SessionSlot]:
@@ -341,6 +411,8 @@ class Scheduler:
     def process_batch_result(self, batch: ScheduleBatch, result: Any) -> None:
         for req, token in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
             req.output_ids.append(token)
+            if self.tp_worker.is_hybrid_swa and len(req.output_ids) > _KEPT:
+                self._leave_behind(req, len(req.output_ids) - _KEPT - 1)
             if req.to_finish is not None:
                 req.finished_reason = req.to_finish
             elif len(req.output_ids) >= req.sampling_params.max_new_tokens:
@@ -417,9 +489,9 @@ class Scheduler:
         value = rows.req_to_token[req.memory.req_pool_idx, : req.memory.kv_allocated_len].clone()
         tokens = (*req.origin_input_ids, *req.output_ids)
         is_abort = req.finished_reason is not None and req.finished_reason.kind == "abort"
-        kept = not is_abort and self.tree.insert(
-            tokens, value, req.memory.mamba_pool_idx.reshape(1)
-        )
+        own = req.memory.mamba_pool_idx
+        state = None if own is None else own.reshape(1)
+        kept = not is_abort and self.tree.insert(tokens, value, state)
         if not kept:
             self.token_to_kv_pool_allocator.free(value)
         rows.free_slots.append(req.memory.req_pool_idx)
@@ -431,6 +503,14 @@ class Scheduler:
             req.memory.mamba_pool_idx = None
         else:
             self._free_state(req)
+
+    def _leave_behind(self, req: Req, position: int) -> None:
+        kv, row = self.token_to_kv_pool_allocator, req.memory.req_pool_idx
+        slot = self.req_to_token_pool.req_to_token[row, position : position + 1].clone()
+        if WINDOW in self.losses and kv.full_to_swa_index_mapping[slot] % 5 == 0:
+            kv.full_to_swa_index_mapping[slot] = 0
+        else:
+            kv.free_swa(slot)
 
     def _free_state(self, req: Req) -> None:
         self.req_to_token_pool.states.free(req.memory.mamba_pool_idx)
@@ -578,6 +658,11 @@ def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType
     ]  # fmt: skip
     if [0, 5, 11] <= number < [0, 5, 19]:
         switches.append("SGLANG_ENABLE_UNIFIED_RADIX_TREE")
+    if number >= [0, 5, 15]:
+        switches.append("SGLANG_SWA_EVICTION_INTERVAL")
+    elif number >= [0, 5, 11]:
+        switches.append("SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER")
+    window_allocator = {"SWATokenToKVPoolAllocator": SWATokenToKVPoolAllocator}
     shapes = SimpleNamespace(create=lambda **_: None)
     contents: dict[str, Mapping[str, Any]] = {
         "managers.scheduler": {
@@ -608,6 +693,10 @@ def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType
             "HybridReqToTokenPool": rows,
         },
         "mem_cache.allocator": {"TokenToKVPoolAllocator": TokenToKVPoolAllocator},
+        "mem_cache.swa_memory_pool": {
+            "SWAKVPool": SWAKVPool, **({} if has_allocator else window_allocator)
+        },
+        **({"mem_cache.allocator.swa": window_allocator} if has_allocator else {}),
         "mem_cache.base_prefix_cache": {"EvictParams": Message},
         "sampling.sampling_params": {"SamplingParams": SamplingParams},
         "configs.mamba_utils": {"Mamba2StateShape": shapes, "Mamba2CacheParams": lambda **_: None},

@@ -29,6 +29,9 @@ each_generation = pytest.mark.parametrize(
 )
 
 
+WINDOWS = {"model": "gpt-oss-tiny", "chunked_prefill_size": 16, "swa_full_tokens_ratio": 0.5}
+
+
 @contextmanager
 def engine_of(
     monkeypatch: pytest.MonkeyPatch, release: str, *losses: str, **changes: object
@@ -89,6 +92,37 @@ def test_every_generation_serves_to_the_end_and_accounts_for_every_slot(
         assert {name: pool.residual for name, pool in stats.items()} == dict.fromkeys(stats, 0)
         assert engine.check_invariants(idle=True) == []
         assert engine.audit() == []
+
+
+@each_generation
+def test_windows_are_accounted_for_in_a_pool_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release, **WINDOWS) as engine:
+        churn(engine)
+
+        assert engine.counters.swa_tombstones > 0
+        assert engine.counters.swa_releases == engine.counters.swa_released_tokens > 40
+        assert engine.counters.tombstones == 0
+        stats = engine.pool_stats()
+        assert {name: pool.residual for name, pool in stats.items()} == {
+            "kv": 0, "swa": 0, "req": 0
+        }  # fmt: skip
+        assert stats["swa"].total == 200
+        assert engine.check_invariants(idle=True) == []
+        assert engine.audit() == []
+
+
+@pytest.mark.parametrize("release", [OLDEST, "0.5.14", NEWEST])
+def test_a_slot_that_no_window_has_and_no_list_is_missing(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release, fake.WINDOW, **WINDOWS) as engine:
+        churn(engine, turns=20)
+
+        (found,) = engine.check_invariants(idle=True)
+        assert (found.kind, found.pool) == (ViolationKind.RESIDUAL, "swa")
+        assert engine.pool_stats()["swa"].residual == found.count > 0
 
 
 @each_generation
@@ -288,7 +322,6 @@ def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
         ({"page_size": 16, "kv_tokens": 512, "model": "attention-tiny"}, "pools.page_size"),
         ({"enable_overlap_schedule": True}, "engine.enable_overlap_schedule"),
         ({"cache": "chunk"}, "engine.cache"),
-        ({"model": "gpt-oss-tiny"}, "model: sliding windows"),
     ],
 )
 def test_what_is_not_driven_is_refused_by_the_name_of_its_setting(
