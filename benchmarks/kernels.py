@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import typer
 
+from benchmarks.kernel_compilation import TARGETS, compilation_lines
 from benchmarks.kernel_watch import (
     PROJECTIONS,
     Call,
@@ -387,13 +388,27 @@ def main(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the engine runs: cpu or cuda.")] = "cpu",
     rounds: Annotated[int, typer.Option(min=1, help="Timed batches of requests.")] = 5,
+    compile_for: Annotated[
+        str | None,
+        typer.Option(
+            help="Only compile the Triton kernels for this GPU, which need not be there: "
+            f"{' or '.join(TARGETS)}."
+        ),
+    ] = None,
 ) -> None:
     """Each operation of `hybridbench list kernels` in prefill and decode steps of the engine.
 
     Bytes and FLOPs per second are printed with their share of the fastest copy and matrix product
     of the same run.  By default it runs two models that use all operations: tiny ones on a CPU (one
     thread, processor time), life-size ones on CUDA.
+
+    With `--compile-for`: registers, shared memory and spills of each kernel, for shapes of
+    life-size models.
     """
+    if compile_for is not None:
+        for line in compilation_lines(compile_for):
+            typer.echo(line)
+        return
     for fault in filter(None, map(model_fault, model or ())):
         raise UsageError(full_stop(f": {fault}"), code=ErrorCode.UNKNOWN_NAME, option="--model")
     for number, name in enumerate(model or default_models(device)):

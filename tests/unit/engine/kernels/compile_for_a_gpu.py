@@ -10,10 +10,8 @@ import sys
 
 import torch
 from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
+from benchmarks.kernel_compilation import TARGETS, compiling
 from hybridbench.engine.kernels.dispatch import triton_kernels
 from hybridbench.engine.kernels.page_allocation import triton_kernel as page_allocation
 from tests.unit.engine.kernels import (
@@ -60,19 +58,6 @@ that of states, which is never half precision.
 """
 
 
-class _Hopper:
-    """A driver that names a target and has no device."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return device
-
-
 def typed(argument: Argument, dtype: torch.dtype) -> object:
     """The same with numbers in ``dtype``; indices stay what they are."""
     if isinstance(argument, Tensor):
@@ -84,26 +69,20 @@ def typed(argument: Argument, dtype: torch.dtype) -> object:
 
 def main() -> None:
     """Compile the operations that are named, or all."""
-    driver.set_active(_Hopper())
-    run = JITFunction.run
-
-    def compile_only(kernel: object, *args: object, **kwargs: object) -> object:
-        return run(kernel, *args, **{**kwargs, "warmup": True})
-
-    JITFunction.run = compile_only
     table = triton_kernels()
     forms = {
         name: vars(table)[name]
         for name, kind in table.implementations().items()
         if kind == "triton"
     } | {"alloc_extend": page_allocation.alloc_extend, "alloc_decode": page_allocation.alloc_decode}
-    for name in sys.argv[1:] or forms:
-        arguments, of_model = ARGUMENTS[name]
-        for weights in (torch.float32, torch.bfloat16, torch.float64):
-            states = torch.float32 if weights == torch.bfloat16 else weights
-            types = [weights] * of_model + [states] * len(arguments)
-            forms[name](*map(typed, arguments, types))
-            print(name, weights)
+    with compiling(TARGETS["sm_90"]):
+        for name in sys.argv[1:] or forms:
+            arguments, of_model = ARGUMENTS[name]
+            for weights in (torch.float32, torch.bfloat16, torch.float64):
+                states = torch.float32 if weights == torch.bfloat16 else weights
+                types = [weights] * of_model + [states] * len(arguments)
+                forms[name](*map(typed, arguments, types))
+                print(name, weights)
 
 
 if __name__ == "__main__":
