@@ -59,6 +59,10 @@ _ACTIONS_PER_PUMP_MAX: Final = 512
 _TAIL_S: Final = 1.0
 # Requests that the server broke are counted by kind, up to this many kinds.
 _LOST_KINDS_MOST: Final = 64
+# Refusals that say nothing about the request; more of them in a row than this, with no other answer
+# between them, make the client pause, as failures do.
+_OF_THE_SERVER: Final = frozenset({"401", "403", "404", "429", "503"})
+_REFUSALS_IN_A_ROW: Final = 32
 # Pause after a failure; it doubles with each failure that follows at once.
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
@@ -118,6 +122,7 @@ class LoadClient:
         self._closed = False
         self._held = False  # whether sending is held after failures
         self._holds = 0  # consecutive
+        self._turned_away = 0  # requests since the last other answer
         self._lost: Counter[Kind] = Counter()
         self._lost_first_s = 0.0  # time of the first of them
         self._closes = False  # whether the server closes connections between requests
@@ -507,8 +512,13 @@ class LoadClient:
             self._workload.on_finished(rid, ids, "abort", now_s)
         else:
             self._workload.on_finished(rid, [], "failed", now_s)
+        if end is End.REJECTED and detail in _OF_THE_SERVER and not flight.is_malformed:
+            self._turned_away += 1
+        elif end in (End.FINISHED, End.REJECTED):
+            self._turned_away = 0
+        if end is End.FAILED or self._turned_away > _REFUSALS_IN_A_ROW:
             self._back_off(now_s)
-        if end in (End.FINISHED, End.REJECTED):
+        elif end in (End.FINISHED, End.REJECTED):
             self._holds = 0
             self._come_back()
         self._pump()

@@ -139,8 +139,9 @@ class Server:
             os._exit(0)
         if fault.startswith("dies-of-") and fault.removeprefix("dies-of-") in self.bodies[-1]:
             os._exit(0)
-        if fault == "status-500" and self.seen % 10 == 0:
-            return web.json_response({"error": {"message": "no"}}, status=500)
+        if fault == "status-429" or (fault == "status-500" and self.seen % 10 == 0):
+            status = int(fault.removeprefix("status-"))
+            return web.json_response({"error": {"message": "no"}}, status=status)
         if fault.startswith("echoes-"):
             error = {"message": "x" * int(fault.removeprefix("echoes-")), "code": 400}
             return web.Response(body=_event({"error": error}), content_type="text/event-stream")

@@ -337,6 +337,13 @@ def test_a_server_that_is_not_there_is_not_asked_at_full_speed() -> None:
     assert report.counts["finishes"] == 0
 
 
+def test_a_server_that_refuses_every_request_is_not_asked_at_full_speed() -> None:
+    served = serve("--fault", "status-429", for_s=1.5)
+
+    counts = served.counts
+    assert 32 < counts["requests_rejected.429"] == counts["requests_submitted"] < 100
+
+
 def test_requests_that_broke_with_the_server_are_named_by_their_kind() -> None:
     served = serve("--fault", "half")
 
