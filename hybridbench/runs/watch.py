@@ -79,7 +79,7 @@ class WatchPlan(RunPlan):
         environment: of ``target`` and ``load``.
         metrics_url: a page in Prometheus format.
         ready_url: a page that answers once the target serves; if empty, a completion is requested
-            from the server of ``metrics_url``.
+            from the server of ``traffic``, or of ``metrics_url``.
         log: the engine's log file; None for the output of ``target``.
         load: the command that sends requests while the target serves; empty for none.
         traffic: our own requests instead of a ``load``; None for none.
@@ -360,7 +360,11 @@ class WatchedUnderSoak:
         if plan.ready_url:
             return Readiness(lambda: answers(plan.ready_url))
         if plan.metrics_url:
-            return Readiness(lambda: completion_or_page(plan.metrics_url, plan.key))
+            traffic = plan.traffic
+            base, model = ("", "") if traffic is None else (traffic.url, traffic.model)
+            return Readiness(
+                lambda: completion_or_page(plan.metrics_url, plan.key, base=base, model=model)
+            )
         return None
 
 

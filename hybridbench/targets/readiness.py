@@ -10,9 +10,10 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 60.0
@@ -78,22 +79,27 @@ class Readiness(Asked):
                 return
 
 
-def completion_or_page(page: str, key: str = "") -> None:
-    """Request a few tokens from the server of ``page``, its /metrics; if the server is not
-    OpenAI-compatible, request that page instead.
+def completion_or_page(page: str, key: str = "", *, base: str = "", model: str = "") -> None:
+    """Request a few tokens from a server; if it is not OpenAI-compatible, request its ``page``
+    instead.
 
     Args:
-        page: URL of the metrics.
+        page: URL of its metrics.
         key: for the server's interface; empty for none.
+        base: as for ``completion``; empty for the host of ``page``.
+        model: as for ``completion``.
 
     Raises:
         NotReadyError: there was no good answer.
     """
     parts = urlsplit(page)
     try:
-        completion(f"{parts.scheme}://{parts.netloc}", key)
-    except OtherServerError:
-        answers(page)
+        completion(base or f"{parts.scheme}://{parts.netloc}", key, model)
+    except OtherServerError as other:
+        try:
+            answers(page)
+        except NotReadyError as error:
+            raise NotReadyError(f"{other}; {error}") from error
 
 
 def answers(url: str) -> None:
@@ -105,7 +111,7 @@ def answers(url: str) -> None:
     try:
         _fetch(url)
     except OtherServerError as error:
-        raise NotReadyError(f"{url}: {error}") from error
+        raise NotReadyError(str(error)) from error
 
 
 def post(url: str) -> None:
@@ -117,21 +123,24 @@ def post(url: str) -> None:
     try:
         _fetch(url, {})
     except OtherServerError as error:
-        raise NotReadyError(f"{url}: {error}") from error
+        raise NotReadyError(str(error)) from error
 
 
-def completion(base: str, key: str = "") -> None:
+def completion(base: str, key: str = "", model: str = "") -> None:
     """Request a few tokens from an OpenAI-compatible server.
 
     Args:
-        base: such as ``http://127.0.0.1:8000``.
+        base: such as ``http://127.0.0.1:8000``; the interface is below its path.
         key: sent as a bearer token; empty for none.
+        model: the model's name on the server; empty for the first one listed.
 
     Raises:
         NotReadyError: the server did not answer with a completion.
         OtherServerError: it lists no models, or has no completions.
     """
-    model = _first_model(_fetch(f"{base}/v1/models", key=key))
+    if not model:
+        models_url = f"{base}/v1/models"
+        model = _first_model(_fetch(models_url, key=key), models_url)
     asked: dict[str, object] = {"model": model, "max_tokens": _TOKENS}
     try:
         answer = _fetch(f"{base}/v1/completions", {**asked, "prompt": _PROMPT}, key)
@@ -139,25 +148,26 @@ def completion(base: str, key: str = "") -> None:
         chat = {**asked, "messages": [{"role": "user", "content": _PROMPT}]}
         answer = _fetch(f"{base}/v1/chat/completions", chat, key)
     if not isinstance(answer, dict) or not answer.get("choices"):
-        raise NotReadyError(f"{base} completes with an answer without choices")
+        raise NotReadyError(f"{_without_user(base)[0]} completes with an answer without choices")
 
 
-def _first_model(answer: object) -> str:
+def _first_model(answer: object, url: str) -> str:
     models = answer.get("data") if isinstance(answer, dict) else None
     first = models[0] if isinstance(models, list) and models else None
     if not isinstance(first, dict) or not isinstance(first.get("id"), str):
-        raise OtherServerError("/v1/models lists no model")
+        raise OtherServerError(f"{_without_user(url)[0]} lists no model")
     return str(first["id"])
 
 
 def _fetch(url: str, body: object | None = None, key: str = "") -> object:
     """Return the JSON of the answer; None if it is not JSON."""
+    url, authorization = _without_user(url)
     request = urllib.request.Request(url, method="GET" if body is None else "POST")  # noqa: S310 - http(s) alone, checked with the option
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")
-    if key:
-        request.add_header("Authorization", f"Bearer {key}")
+    if authorization or key:
+        request.add_header("Authorization", authorization or f"Bearer {key}")
     try:
         # As for metrics: the server is near, and a proxy from the environment may not reach it.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -166,7 +176,7 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
     except urllib.error.HTTPError as error:
         with error:
             if error.code in _NOT_HERE:
-                raise OtherServerError(f"HTTP status {error.code}") from error
+                raise OtherServerError(f"{url}: HTTP status {error.code}") from error
             raise NotReadyError(f"{url}: HTTP status {error.code}") from error
     except http.client.HTTPException as error:
         # Its text may be what the server wrote.
@@ -179,3 +189,14 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
     except ValueError:
         return None
     return found
+
+
+def _without_user(url: str) -> tuple[str, str]:
+    """Return ``url`` without its user, and the header that stands for it; empty for none."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, ""
+    name, _, password = user.partition(":")
+    told = f"{unquote(name)}:{unquote(password)}".encode()
+    return parts._replace(netloc=host).geturl(), f"Basic {b64encode(told).decode()}"

@@ -104,6 +104,24 @@ def test_a_server_of_another_kind_is_told_apart(models: Page) -> None:
         assert server.asked[-1][0] == "/metrics"
 
 
+def test_a_server_below_a_path_with_its_metrics_elsewhere_is_asked_where_it_serves() -> None:
+    pages = {"/openai/v1/completions": CHOICE}
+    with serving(pages) as server, serving({"/metrics": (200, "up 1")}) as other:
+        page = f"{other.url}/metrics"
+        completion_or_page(page, base=f"{server.url}/openai", model="tiny")
+
+        assert [path for path, _ in server.asked] == ["/openai/v1/completions"]
+        assert not other.asked
+
+
+def test_a_server_without_an_interface_and_a_page_is_told_of_by_both() -> None:
+    with serving({}) as server, pytest.raises(NotReadyError) as raised:
+        completion_or_page(f"{server.url}/metrics", base=f"{server.url}/openai")
+
+    assert "/openai/v1/models: HTTP status 404; " in str(raised.value)
+    assert "/metrics: HTTP status 404" in str(raised.value)
+
+
 def test_a_page_that_is_not_there_is_no_answer() -> None:
     with serving({}) as server:
         with pytest.raises(NotReadyError, match="404"):
@@ -119,7 +137,10 @@ def test_nobody_there_is_not_ready() -> None:
         completion(url)
 
 
-def test_the_key_is_sent() -> None:
+@pytest.mark.parametrize(
+    ("user", "sent"), [("", "Bearer sk-something"), ("me:se%40cret@", "Basic bWU6c2VAY3JldA==")]
+)
+def test_the_key_is_sent_or_the_user_of_the_address(user: str, sent: str) -> None:
     seen = []
 
     class Keyed(Handler):
@@ -130,9 +151,10 @@ def test_the_key_is_sent() -> None:
     with Server(("127.0.0.1", 0), Keyed) as server:
         server.pages, server.asked = {"/v1/models": (500, {})}, []
         threading.Thread(target=server.handle_request, daemon=True).start()
-        with pytest.raises(NotReadyError):
-            completion(server.url, "sk-something")
-    assert seen == ["Bearer sk-something"]
+        with pytest.raises(NotReadyError) as raised:
+            completion(server.url.replace("//", f"//{user}"), "sk-something")
+    assert seen == [sent]
+    assert "cret" not in str(raised.value)
 
 
 def until(done: Callable[[], bool]) -> None:
