@@ -6,6 +6,8 @@ It ends with its run: when the socket closes, for whatever reason.
 from __future__ import annotations
 
 import asyncio
+import select
+import selectors
 import socket
 import sys
 from collections.abc import Callable
@@ -30,10 +32,26 @@ _ORDER: Final = msgspec.json.Decoder(LoadOrder)
 _LINE_MOST: Final = 1 << 24
 
 
+class PromptSelector(selectors.EpollSelector):
+    """Waits for as long as it is told; epoll rounds up to whole milliseconds, so that each request
+    would leave half a millisecond late on average.
+    """
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for at most ``timeout`` seconds."""
+        if timeout is not None and timeout > 0:
+            select.select((self.fileno(),), (), (), timeout)
+            timeout = 0
+        return super().select(timeout)
+
+
 def main(descriptor: int) -> None:
     """Serve the run at ``descriptor`` until it ends."""
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(socket.socket(fileno=descriptor)))
+    with (
+        suppress(KeyboardInterrupt),
+        asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(PromptSelector())) as runner,
+    ):
+        runner.run(_serve(socket.socket(fileno=descriptor)))
 
 
 async def _serve(connection: socket.socket) -> None:

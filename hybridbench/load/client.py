@@ -230,7 +230,7 @@ class LoadClient:
     # Sending.
 
     def _pump(self) -> None:
-        """Do everything that is due, and schedule the next call.
+        """Do what is due, up to the next request, and schedule the next call.
 
         A paused workload sends no requests, but its cut-offs and session closes are still carried
         out.
@@ -248,6 +248,9 @@ class LoadClient:
                     self._wake_at(action.due_s)
                 return
             self._carry_out(action, now_s)
+            if isinstance(action, Submit):
+                # It leaves before the next one is drawn, which takes time.
+                break
         self._wake_at(now_s)
 
     def _wake_at(self, due_s: float) -> None:
@@ -406,8 +409,8 @@ class LoadClient:
         answer = flight.answer
         last_s: float | None = None
         async for line in content:
+            now_s = _now_s()  # before it is parsed
             if self._interface.read_line(line, answer):
-                now_s = _now_s()
                 # Not by the number of parts: with ``n``, the first event may have several.
                 if last_s is not None:
                     self._took(ITL, now_s - last_s, flight)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.load.__main__ import PromptSelector
 from hybridbench.load.client import LoadClient
 from hybridbench.load.interfaces import Interface
 from hybridbench.records.load import LATE, OF_SESSIONS, TEXT_WORDS, Api, LoadReport
@@ -198,6 +200,16 @@ def test_latencies_are_at_least_those_of_the_server() -> None:
     assert served.quantile_ms(ITL, 0.5) > 19
     assert served.quantile_ms(E2E, 0.01) > 68
     assert sum(served.report.latencies[TTFT].values()) == served.counts["finishes"]
+
+
+def test_the_client_wakes_up_within_a_millisecond() -> None:
+    def slept_s() -> float:
+        begun_s = time.monotonic()
+        selector.select(0.0003)
+        return time.monotonic() - begun_s
+
+    with PromptSelector() as selector:
+        assert 0.0003 <= min(slept_s() for _ in range(50)) < 0.0009
 
 
 def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() -> None:
