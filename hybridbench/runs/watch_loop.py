@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hybridbench.analysis.facts.counters import bare
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.foundation.metrics import HANDLES, MEMORY
@@ -225,8 +226,8 @@ class WatchLoop(RunLoop):
             self.context.recorder.event(
                 EngineViolation(
                     kind="in-flight-at-idle",
-                    message=f"{left:g} requests run or wait by the server's own gauges, although "
-                    "all have ended for the client and the server's processes do nothing",
+                    message=f"{times(left, 'request')} in flight by the server's own gauges, "
+                    "although all have ended for the client and the server's processes do nothing",
                     count=left,
                     checkpoint=self.status.checkpoints,
                 )

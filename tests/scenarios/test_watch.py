@@ -315,7 +315,7 @@ def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(
     run = soak_server(tmp_path, "30s", "--fault", "ghosts", aborts="aborts={decode: 0.3}")
 
     assert run.code == ExitCode.LEAK
-    assert "requests run or wait by the server's own gauges" in run.verdict["headline"]
+    assert "in flight by the server's own gauges" in run.verdict["headline"]
     # And what the processes hold at rest is looked at all the same.
     assert len(read_run(run.run_dir).all_events(IdleLook)) >= 2
 
