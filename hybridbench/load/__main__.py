@@ -81,7 +81,7 @@ async def _serve(connection: socket.socket) -> None:
             client.orders += 1
             report()
     except NoAnswerError:
-        client.failure = f"{start.url}/v1/models lists no model; name one with --model"
+        client.failure = "the server lists no model at /v1/models; name one with --model"
         report()
         await reader.read()
     except ConnectionError:

@@ -85,7 +85,7 @@ def test_a_server_without_models_is_said_to_be_one() -> None:
     load.start()
     try:
         until(load, lambda: bool(load.failure))
-        assert load.failure == "http://127.0.0.1:9/v1/models lists no model; name one with --model"
+        assert load.failure == "the server lists no model at /v1/models; name one with --model"
     finally:
         load.stop()
 

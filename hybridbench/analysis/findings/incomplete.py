@@ -26,7 +26,7 @@ _STANDS = (
 )
 # The machine ended the run, which says nothing about the engine.
 _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
-_LOAD = "load"
+_LOAD, _CLIENT = "load", "load client"
 
 
 class WorkloadEnded(Basis, frozen=True, kw_only=True):
@@ -55,6 +55,8 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
     def advice(self, found: Finding) -> str:
         if found.subject == _LOAD:
             return "Run the load command by hand while the target serves; see what it says."
+        if found.subject == _CLIENT:
+            return "Correct what is named above, or find what ended the client, and repeat the run."
         return (
             f"Correct the {found.subject} at the place named above, then repeat or resume the run; "
             "a dry run checks a whole trace first."
@@ -184,7 +186,8 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     manifest = facts.record.manifest
     subject = "workload" if manifest.trace is None else "trace"
     if manifest.target.kind == OBSERVED:
-        subject = _LOAD
+        # Only a load of ours has a workload.
+        subject = _CLIENT if manifest.workload else _LOAD
     basis = WorkloadEnded(message=event.text.rstrip("."), planned_s=manifest.planned_duration_s)
     return [Finding(basis, kind, subject, since_s=event.t_s)]
 

@@ -20,7 +20,13 @@ from hybridbench.analysis.facts.processes import memory_series
 from hybridbench.analysis.facts.readings import LARGEST
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.words import listed, times
-from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
+from hybridbench.analysis.record import (
+    BUNDLED_DRIVERS,
+    FloatArray,
+    LatencySeries,
+    RunRecord,
+    Series,
+)
 from hybridbench.foundation.latency import E2E, TTFT
 from hybridbench.foundation.metrics import MEMORY, METRICS, Check
 from hybridbench.foundation.units import format_bytes, format_count, format_duration, format_percent
@@ -124,6 +130,8 @@ class NothingServed(_Void, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         del found
+        if self.counter == BUNDLED_DRIVERS.requests:
+            return "Look at the counts of refused and failed requests, and at the server's log."
         return "Look at what the load tool says: run its command by hand while the target serves."
 
 

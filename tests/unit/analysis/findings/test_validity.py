@@ -13,6 +13,7 @@ from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED, TargetFacts
 from hybridbench.records.verdict import Covered, VerdictKind
 from tests.unit.analysis.records import (
@@ -88,6 +89,8 @@ def test_a_watched_target_that_served_nothing_proves_nothing_unless_its_load_fai
     failed = with_events(served_none, WorkloadFailed("the load command failed", t_s=200.0))
 
     assert "nothing-served" in kinds(served_none)
+    (void,) = (one for one in judge(served_none).findings if one.kind == "nothing-served")
+    assert "refused and failed requests" in void.basis.advice(void)
     assert kinds(failed) == []
     assert judge(failed).headline.startswith("the load command failed")
 
@@ -138,6 +141,24 @@ def test_a_trace_that_became_unreadable_makes_the_run_invalid_and_is_told_with_i
     assert finding.subject == "trace"
     assert finding.since_s == 200.0
     assert finding.data == {"message": "a.jsonl:301: not JSON", "planned_s": 7200.0}
+
+
+@pytest.mark.parametrize(
+    ("workload", "advice"),
+    [({}, "load command by hand"), ({"kind": "profile"}, "ended the client")],
+)
+def test_the_advice_after_a_load_that_ended_is_of_who_sent_it(
+    workload: dict[str, JsonValue], advice: str
+) -> None:
+    record = with_events(healthy_record(RUN), FAILED)
+    watched = msgspec.structs.replace(
+        record.manifest, target=TargetFacts(kind=OBSERVED), workload=workload
+    )
+
+    findings = judge(replace(record, manifest=watched)).findings
+
+    (found,) = (one for one in findings if one.kind == "workload-failed")
+    assert advice in found.basis.advice(found)
 
 
 def test_a_leak_that_was_found_before_the_trace_failed_stands() -> None:
