@@ -30,6 +30,13 @@ from hybridbench.records.events import (
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
 
+# Counts of requests that were not served: failed, or refused with a status not about the request.
+_REFUSED: Final = "events.requests_rejected."
+_NOT_SERVED: Final = (
+    "events.requests_failed.",
+    *(f"{_REFUSED}{status}" for status in (401, 403, 429, 503)),
+)
+_WORTH_A_NOTE: Final = 0.01  # of all requests
 # Minimum rise relative to the initial memory that is worth a note.
 _SHARE_OF_A_FILL = 0.1
 _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
@@ -55,6 +62,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
     busy = len(record.all_events(Checkpoint)) - len(facts.idle)
     if busy:
         yield f"{times(busy, 'checkpoint')} ignored: requests were in flight"
+    yield from _not_served(record)
     yield from _levelled_off(facts, metrics)
     yield from _reclaimed(record)
     yield from answer_notes(record)
@@ -119,6 +127,17 @@ def _extended(facts: Facts) -> Iterable[str]:
         f"extended{by} (at most {format_duration(began.limit_s)}) beyond the planned "
         f"{format_duration(planned_s(facts.record))}, as the verdict was open: {began.text}"
     )
+
+
+def _not_served(record: RunRecord) -> Iterable[str]:
+    """Report requests of ours that a server failed, or refused without regard to their contents."""
+    totals = {name: one.value[-1] for name, one in record.series.items() if len(one)}
+    sent = totals.get("events.requests_submitted", 0.0)
+    ends = (name for name in totals if name.startswith(_NOT_SERVED))
+    kinds = {name.rpartition(".")[2]: totals[name] for name in ends if totals[name]}
+    if record.manifest.target.kind == OBSERVED and sum(kinds.values()) > _WORTH_A_NOTE * sent:
+        each = ", ".join(f"{kind} ({count:,.0f})" for kind, count in sorted(kinds.items()))
+        yield f"{sum(kinds.values()):,.0f} of {sent:,.0f} requests were not served: {each}"
 
 
 def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str]:

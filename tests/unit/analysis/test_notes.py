@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from hybridbench.records.events import (
     StoppedEarly,
     WorkloadFailed,
 )
+from hybridbench.records.manifest import OBSERVED, TargetFacts
 from tests.unit.analysis.records import (
     Run,
     checkpoint,
@@ -38,6 +41,21 @@ ASSERTED = {"assert_coverage": {"retracts": 1000, "refusals": 5}}
 
 def notes(record: RunRecord) -> list[str]:
     return list(run_notes(Facts.of(record)))
+
+
+@pytest.mark.parametrize(("refused", "is_said"), [(309, True), (2, False)])
+def test_requests_that_a_server_did_not_serve_are_a_note(refused: int, is_said: bool) -> None:
+    record = healthy_record(RUN)
+    counts = {"submitted": 320, "rejected.429": refused, "rejected.400": 9, "failed.500": 1}
+    t_s = np.array((0.0, RUN.duration_s))
+    series = [Series(f"events.requests_{n}", t_s, np.array((0.0, c))) for n, c in counts.items()]
+    watched = msgspec.structs.replace(record.manifest, target=TargetFacts(kind=OBSERVED))
+
+    said = notes(replace(with_series(record, *series), manifest=watched))
+
+    note = "310 of 320 requests were not served: 429 (309), 500 (1)"
+    assert (note in said) == is_said
+    assert any("not served" in one for one in said) == is_said
 
 
 @pytest.mark.parametrize(
