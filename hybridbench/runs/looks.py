@@ -88,6 +88,7 @@ class Looks:
     _open: list[Look] = field(default_factory=list)
     _known: dict[tuple[int, float], CensusState] = field(default_factory=dict)
     _looked: set[tuple[int, float]] = field(default_factory=set)
+    _failed: set[tuple[int, float]] = field(default_factory=set)
     _failures: dict[str, None] = field(default_factory=dict)  # in order of occurrence
     _noted: int = 0  # how many of them were noted
 
@@ -139,7 +140,9 @@ class Looks:
         """Describe each process whose heap was never scanned, in a few words."""
         for process in processes:
             if process.incarnation not in self._looked:
-                yield f"the heap of {process.role}: it has no probe"
+                failed = process.incarnation in self._failed
+                why = "its probe failed" if failed else "it has no probe"
+                yield f"the heap of {process.role}: {why}"
 
     def close(self) -> None:
         """Start no more rounds; one in progress ends by its own deadline."""
@@ -210,6 +213,7 @@ class Looks:
 
     def _fail(self, process: ProcessSample, error: ProbeError) -> None:
         if not isinstance(error, ProbeGoneError):
+            self._failed.add(process.incarnation)
             self._failures.setdefault(f"the probe of {process.role}: {error}")
 
 

@@ -117,6 +117,51 @@ def test_slices_find_what_is_long_and_never_stop_the_program_for_long(
     assert found.entries["__main__.cached<lru_cache>"] == 64
 
 
+ANSWERS_WITH_ITS_OWN_CODE = """
+import sys, types
+called = []
+class Proxy:
+    @property
+    def __class__(self): called.append("__class__"); raise RuntimeError("no request is served")
+class Meta(type):
+    __hash__ = None
+    def __eq__(kind, other): called.append("__eq__"); raise RuntimeError("not comparable")
+    def __getattribute__(kind, name):
+        called.append(name); return type.__getattribute__(kind, name)
+class Name(str):
+    __hash__ = str.__hash__
+    def __eq__(self, other): called.append("__eq__ of a name"); return str.__eq__(self, other)
+class App(metaclass=Meta):
+    request = Proxy()
+    def __init__(self): self.rows = [1] * 500
+class Unplaced:
+    __module__ = 3
+    def __init__(self): self.rows = [1] * 500
+apps, rows = [App(), Unplaced(), Proxy()], [1] * 500
+def use(): return apps, rows
+moved = types.FunctionType(use.__code__, {"__name__": Name("__main__")}); moved.rows = [1] * 500
+sys.modules[3] = sys.modules["module"] = Proxy()
+called.clear()
+print("ready", flush=True); sys.stdin.readline()
+print(called, flush=True); sys.stdin.readline()
+"""
+
+
+@EVERY_PYTHON
+def test_no_code_of_the_program_answers_for_its_objects(tmp_path: Path, python: str) -> None:
+    """Lazy proxies, metaclasses and odd names: neither called, nor an end of the look."""
+    with probed(tmp_path, ANSWERS_WITH_ITS_OWN_CODE, python=python) as target:
+        target.read_line()
+        copy = target.client.census(target.pid, whole=True)
+        slices = ProbeClient(target.folder, fork_bytes_max=0).census(target.pid, whole=True)
+        target.say("")
+        called = target.read_line()
+
+    assert (copy.way, slices.way, called) == ("fork", "slices", "[]")
+    assert copy.entries["__main__.App.rows"] == copy.entries["__main__.rows"] == 500
+    assert slices.entries["__main__.rows"] == 500
+
+
 LEAKS_NAMES = f"""
 import sys, types
 class Space: pass

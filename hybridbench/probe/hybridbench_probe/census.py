@@ -15,13 +15,14 @@ from .forked import Copied
 from .names import Names, is_own
 from .owners import Places
 
-_frame_of: dict[type, Callable[[object], types.FrameType | None]] = {
-    types.GeneratorType: vars(types.GeneratorType)["gi_frame"].__get__,
-    types.CoroutineType: vars(types.CoroutineType)["cr_frame"].__get__,
-    types.AsyncGeneratorType: vars(types.AsyncGeneratorType)["ag_frame"].__get__,
+# By identity of the class: a metaclass may define how its classes are compared and hashed.
+_frame_of: dict[int, Callable[[object], types.FrameType | None]] = {
+    id(types.GeneratorType): vars(types.GeneratorType)["gi_frame"].__get__,
+    id(types.CoroutineType): vars(types.CoroutineType)["cr_frame"].__get__,
+    id(types.AsyncGeneratorType): vars(types.AsyncGeneratorType)["ag_frame"].__get__,
 }
 _BATCH = 4096
-_UNTRACKED = (dict, set, frozenset)
+_UNTRACKED = frozenset(map(id, (dict, set, frozenset)))
 
 
 def take(copied: Copied, *, whole: bool) -> dict[str, object]:
@@ -86,7 +87,9 @@ class _Moment:
     def __init__(self, copied: Copied) -> None:
         objects = copied.objects
         self.functions = [found for found in objects if type(found) is types.FunctionType]
-        suspended = (_frame_of[type(found)](found) for found in objects if type(found) in _frame_of)
+        suspended = (
+            _frame_of[id(type(found))](found) for found in objects if id(type(found)) in _frame_of
+        )
         self.frames = [
             (frame.f_code, frame.f_globals, frame.f_locals)
             for frame in suspended
@@ -110,7 +113,7 @@ def _untracked(objects: list[object], places: Places) -> list[object]:
             item for item in objects[start : start + _BATCH] if type(item) is not types.FrameType
         ]
         for referent in gc.get_referents(*batch):
-            if type(referent) in _UNTRACKED and id(referent) not in tracked:
+            if id(type(referent)) in _UNTRACKED and id(referent) not in tracked:
                 found[id(referent)] = referent
     return [referent for key, referent in found.items() if key not in places.seen]
 

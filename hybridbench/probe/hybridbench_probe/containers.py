@@ -57,12 +57,13 @@ class Kinds:
         """``dict`` for an ``OrderedDict``, and so on; None if ``kind`` is not a container."""
         known = self._known.get(id(kind))
         if known is None:
-            base = next((base for base in raw.mro(kind) if base in _BASES), None)
+            base = next((base for base in raw.mro(kind) if id(base) in _BASES), None)
             known = self._known[id(kind)] = (kind, base)
         return known[1]
 
 
-_BASES = (*LENGTH, tuple)
+# By identity: comparing classes, or hashing them, may call a method of their metaclass.
+_BASES = frozenset(map(id, (*LENGTH, tuple)))
 
 
 def length(found: object, base: type) -> int:
@@ -84,7 +85,7 @@ def members(found: object, base: type, most: int | None = None) -> list[object]:
 
 def latest(found: object, base: type, most: int) -> list[object]:
     """The last ``most`` entries if the container is ordered, else any."""
-    if OrderedDict in raw.mro(type(found)):
+    if issubclass(type(found), OrderedDict):
         return members(found, base, most)
     iterate = _LAST.get(base, _ITERATE.get(base))
     try:

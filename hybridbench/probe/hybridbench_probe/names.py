@@ -28,7 +28,6 @@ _OWN_PACKAGE = __name__.rpartition(".")[0]
 
 _flags_of_type = type.__dict__["__flags__"].__get__
 _qualname_of_type = type.__dict__["__qualname__"].__get__
-_module_of_type = type.__dict__["__module__"].__get__
 
 
 class Names:
@@ -87,7 +86,7 @@ class Names:
 
     def code(self, code: types.CodeType, its_globals: object, qualname: str = "") -> str:
         """``module.qualname`` of a function from its code and globals, as in a frame."""
-        module = its_globals.get("__name__") if type(its_globals) is dict else None
+        module = raw.module_name(its_globals)
         if not is_from_file(code):
             return f"{self.module(module)}.{HIDDEN}"
         if code.co_name == "<module>":
@@ -104,7 +103,7 @@ class Names:
 
     def _type(self, kind: type) -> str:
         if self._is_named_by_code(kind):
-            module = _module_of_type(kind)
+            module = raw.module_of_type(kind)
             # The module of a static C type is a literal in C, whether or not it is imported.
             is_static = not _flags_of_type(kind) & _HEAP_TYPE
             return f"{module if is_static else self.module(module)}.{_qualname_of_type(kind)}"
@@ -115,10 +114,11 @@ class Names:
 
     def _is_named_by_code(self, kind: type) -> bool:
         try:
-            qualname, module = _qualname_of_type(kind), _module_of_type(kind)
+            qualname = _qualname_of_type(kind)
         except AttributeError:
             return False
-        if type(qualname) is not str or type(module) is not str:
+        module = raw.module_of_type(kind)
+        if type(qualname) is not str or module is None:
             return False
         if not _flags_of_type(kind) & _HEAP_TYPE:
             return True
@@ -136,7 +136,7 @@ class Names:
         for function in raw.functions_of_type(kind):
             code = raw.code(function)
             is_below = raw.qualname(function) == f"{qualname}.{code.co_name}"
-            if is_below and is_from_file(code) and function.__globals__.get("__name__") == module:
+            if is_below and is_from_file(code) and raw.module_name(function.__globals__) == module:
                 return True
         return False
 
@@ -165,8 +165,10 @@ def is_from_file(code: types.CodeType) -> bool:
     return not name.startswith("<") or name.startswith("<frozen ")
 
 
-def is_own(module: str) -> bool:
-    """Whether ``module`` is a part of the probe."""
+def is_own(module: object) -> bool:
+    """Whether ``module`` is the name of a part of the probe."""
+    if type(module) is not str:
+        return False
     return module == _OWN_PACKAGE or module.startswith(_OWN_PACKAGE + ".")
 
 
@@ -177,7 +179,7 @@ def _is_imported(name: str) -> bool:
     if type(module) is not types.ModuleType or len(name) > 2 * _LENGTH_MAX:
         return False
     attributes = raw.module_dict(module)
-    return attributes.get("__spec__") is not None and attributes.get("__name__") == name
+    return attributes.get("__spec__") is not None and raw.module_name(attributes) == name
 
 
 def _is_of_extension(kind: type, module: str, qualname: str) -> bool:

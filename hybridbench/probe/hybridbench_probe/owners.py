@@ -49,7 +49,7 @@ class Layout:
         for base in reversed(raw.mro(kind)):
             for attribute, value in raw.items_of_type(base):
                 if type(value) is types.MemberDescriptorType and type(attribute) is str:
-                    if base is not kind or base.__module__ != "builtins":
+                    if base is not kind or raw.module_of_type(base) != "builtins":
                         slots[attribute] = value
                 elif attribute == "__dict__" and type(value) is types.GetSetDescriptorType:
                     self.read_dict = value.__get__
@@ -75,7 +75,7 @@ class Places:
 
     # Owners.
 
-    def visit_module(self, name: str, module: object) -> Iterator[None]:
+    def visit_module(self, name: object, module: object) -> Iterator[None]:
         """Count containers in a module's variables, one per step."""
         if not issubclass(type(module), types.ModuleType) or is_own(name):
             return
@@ -153,8 +153,7 @@ class Places:
         variables: Mapping[str, object],
     ) -> None:
         """Count containers in a running function's locals; only in a copy of the process."""
-        module = its_globals.get("__name__")
-        if not is_from_file(code) or (type(module) is str and is_own(module)):
+        if not is_from_file(code) or is_own(raw.module_name(its_globals)):
             return
         name = ""
         for variable, value in list(variables.items()):
@@ -169,7 +168,7 @@ class Places:
         if known is None:
             found: Layout | None = Layout(kind, self.names.type_name(kind))
             if found is not None and (
-                found.is_empty or kind in _NO_OWNERS or is_own(kind.__module__)
+                found.is_empty or id(kind) in _NO_OWNERS or is_own(raw.module_of_type(kind))
             ):
                 found = None
             known = self._layouts[id(kind)] = (kind, found)
@@ -304,14 +303,17 @@ class Places:
 
 
 _NO_OWNERS = frozenset(
-    {
-        type,
-        types.ModuleType,
-        types.FunctionType,
-        types.FrameType,
-        types.CodeType,
-        containers.LRU_CACHE,
-    }
+    map(
+        id,
+        (
+            type,
+            types.ModuleType,
+            types.FunctionType,
+            types.FrameType,
+            types.CodeType,
+            containers.LRU_CACHE,
+        ),
+    )
 )
 
 

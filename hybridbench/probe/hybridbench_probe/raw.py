@@ -9,6 +9,12 @@ _read_type_dict = vars(type)["__dict__"].__get__
 _read_mro = vars(type)["__mro__"].__get__
 _read_module_dict = vars(types.ModuleType)["__dict__"].__get__
 _read_code = vars(types.FunctionType)["__code__"].__get__
+_read_module_of_type = vars(type)["__module__"].__get__
+# What a class variable of these types calls; ``isinstance`` would ask the variable for its class.
+_FUNCTION_OF = tuple(
+    (kind, vars(kind)[name].__get__)
+    for kind, name in ((staticmethod, "__func__"), (classmethod, "__func__"), (property, "fget"))
+)
 _NOTHING: dict[str, object] = {}
 
 
@@ -25,12 +31,21 @@ def type_variable(kind: type, name: str) -> object:
 def functions_of_type(kind: type) -> Iterator[types.FunctionType]:
     """The methods of a class that are written in Python."""
     for _, value in items_of_type(kind):
-        if isinstance(value, (staticmethod, classmethod)):
-            found: object = value.__func__
-        else:
-            found = value.fget if isinstance(value, property) else value
+        found = value
+        for wrapper, read in _FUNCTION_OF:
+            if issubclass(type(value), wrapper):
+                found = read(value)
         if type(found) is types.FunctionType:
             yield found
+
+
+def module_of_type(kind: type) -> str | None:
+    """The module's name in which a class was defined; None if it is missing or is no text."""
+    try:
+        found = _read_module_of_type(kind)
+    except AttributeError:
+        return None
+    return found if type(found) is str else None
 
 
 def mro(kind: type) -> tuple[type, ...]:
@@ -42,6 +57,12 @@ def module_dict(module: object) -> dict[str, object]:
     """The variables of a module."""
     found = _read_module_dict(module)
     return found if type(found) is dict else _NOTHING
+
+
+def module_name(its_globals: object) -> str | None:
+    """``__name__`` of a module's variables; None if it is missing or is no text."""
+    found = its_globals.get("__name__") if type(its_globals) is dict else None
+    return found if type(found) is str else None
 
 
 def code(function: types.FunctionType) -> types.CodeType:

@@ -30,6 +30,11 @@ _NO_MEMORY = b'{"failed": "the process has no memory left"}\n'
 _WAKE_S = 5.0
 _STUCK_S = 0.4
 _TRIES = 6
+_FAILED = {
+    0: "",
+    1 << 8: "the probe met objects that it cannot read",
+    2 << 8: "the copy of the process had no memory left",
+}
 _POLL_S = 0.02
 _STOP_S = 1.0
 _REBINDINGS_MAX = 20
@@ -290,7 +295,9 @@ class Server:
                 task.answer(idle.look(collect=task.request.get("collect") is True))
             else:
                 task.answer({"failed": "the probe does not know this request"})
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (_LeavingError, MemoryError, OSError):
+            raise
+        except Exception as error:
             task.answer({"failed": f"the probe failed with {type(error).__name__}"})
         self._drop_task()
 
@@ -373,9 +380,7 @@ class Server:
                 return False
             self._wait(_POLL_S)
         task.child = None
-        failed = {0: "", 2 << 8: "the copy of the process had no memory left"}.get(
-            child.status or 0, f"the copy of the process ended with status {child.status}"
-        )
+        failed = _FAILED.get(child.status or 0, "its copy was killed")
         task.answer({"failed": failed} if failed else {"way": "fork"})
         return True
 
