@@ -78,9 +78,11 @@ class MetricSpec:
     foreign: bool = False
 
 
-# Metrics that the analysis uses by name: private memory, device memory, garbage, private memory at
-# idle checkpoints, full collections; what a process opens, and must close or wait for.
+# Metrics that the analysis uses by name: private memory, shared memory, device memory, garbage,
+# private memory at idle checkpoints, full collections; what a process opens, and must close or wait
+# for.
 MEMORY = "rss_anon_swap_bytes"
+SHARED = "shared_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
@@ -118,6 +120,17 @@ METRICS: tuple[MetricSpec, ...] = (
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="private memory",
+    ),
+    MetricSpec(
+        SHARED,
+        Unit.BYTES,
+        Kind.LEVEL,
+        "shared memory that the process has mapped and used (RssShmem); absent before the first",
+        check=Check.TREND,
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+        label="shared memory",
+        foreign=True,
     ),
     MetricSpec(
         "rest_anon_swap_bytes",

@@ -20,6 +20,8 @@ _PARTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 _LIMITS: Final = ("memory.max", "memory.limit_in_bytes")
 _STAT: Final = "memory.stat"
 
+_UNSEEN = "memory of the control group, such as files in /dev/shm that no process has mapped"
+
 
 class CgroupSource:
     """The memory cgroup of process ``pid``, unless the bench is in it and would count itself."""
@@ -33,9 +35,9 @@ class CgroupSource:
         self._folder = None if shared else folder
         self.not_seen = ""
         if shared:
-            self.not_seen = "memory of the control group: hybridbench runs in the same one"
+            self.not_seen = f"{_UNSEEN}: hybridbench runs in the same one"
         elif folder is None:
-            self.not_seen = "memory of the control group: there is none here that accounts for it"
+            self.not_seen = f"{_UNSEEN}: there is none here that accounts for it"
 
     def read(self) -> Mapping[str, float]:
         """Return the kernel's numbers; empty without a group, or after its end."""

@@ -32,6 +32,7 @@ class ProcessMemory:
     rss_anon_bytes: int
     swap_bytes: int
     threads: int
+    shared_bytes: int = 0
 
     @property
     def anon_swap_bytes(self) -> int:
@@ -79,6 +80,7 @@ def parse_status(text: str) -> ProcessMemory:
         rss_anon_bytes=fields.get("RssAnon", 0) * _KIB,
         swap_bytes=fields.get("VmSwap", 0) * _KIB,
         threads=fields.get("Threads", 0),
+        shared_bytes=fields.get("RssShmem", 0) * _KIB,
     )
 
 

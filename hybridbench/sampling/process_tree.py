@@ -16,11 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from hybridbench.foundation.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY, SHARED
 from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.memory_maps import mapping_counts
-from hybridbench.sampling.process import ProcessGoneError, read_pss_bytes
+from hybridbench.sampling.process import (
+    ProcessGoneError,
+    read_process_memory,
+    read_pss_bytes,
+)
 from hybridbench.sampling.roles import UNTITLED, role_of_command
 from hybridbench.sampling.sampler import ProcessSource
 
@@ -87,6 +91,7 @@ class _Known:
     renames: int = 0
     slow_due_s: float = 0.0
     left_zombies: bool = False
+    shares_memory: bool = False
 
 
 class ProcessTree:
@@ -259,6 +264,10 @@ class ProcessTree:
             if not values:
                 return None
             self._note_unseen(known.role, values)
+            shared_bytes = read_process_memory(pid, self._proc).shared_bytes
+            known.shares_memory |= shared_bytes > 0
+            if known.shares_memory:
+                values[SHARED] = shared_bytes
             if slow and self._now_s() >= known.slow_due_s:
                 known.slow_due_s = self._now_s() + _SLOW_EVERY_S
                 values |= self._slow(known)

@@ -18,7 +18,7 @@ from hybridbench.analysis.facts.kv_cache import kv_caches
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.reasons import CacheIsFilling, KvCacheIsFilling, WithinBudget
 from hybridbench.foundation.labels import labelled, unlabelled
-from hybridbench.foundation.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY, SHARED
 from hybridbench.records.verdict import MetricResult, Reason
 
 # Samples whose median is the level of memory at either end of the run.
@@ -50,7 +50,8 @@ class Allowance:
 
     def _applied(self, result: MetricResult, labels: Mapping[str, str]) -> MetricResult:
         rate = result.rate_per_hour
-        if result.metric != MEMORY or rate is None or rate.lower <= 0 or result.outcome == "CLEAN":
+        of_memory = result.metric in (MEMORY, SHARED)
+        if not of_memory or rate is None or rate.lower <= 0 or result.outcome == "CLEAN":
             return result
         if self.budget is not None:
             return _undecided(result, self.budget, self.budget.full_in_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.foundation.metrics import MEMORY, declared
+from hybridbench.foundation.metrics import MEMORY, SHARED, declared
 from hybridbench.sampling.process_tree import PERSISTENT_S, UNTITLED_S, ProcessTree, TreeProcess
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"
@@ -97,6 +98,21 @@ def test_ended_children_that_their_parent_has_not_waited_for_are_counted(
 
     assert "zombies" not in root.m
     assert (one, left.m["zombies"]) == (1, 2)
+
+
+def test_shared_memory_counts_where_it_is_used_and_from_its_first_page_on() -> None:
+    tree = ProcessTree(os.getpid(), role, now_s=old)
+
+    def shared() -> float | None:
+        return next(one.m.get(SHARED) for one in tree.read() if one.pid == os.getpid())
+
+    before = shared() or 0.0
+    with mmap.mmap(-1, 8 << 20) as memory:
+        memory.write(b"x" * (8 << 20))
+        grown = shared()
+
+    assert grown == before + (8 << 20)
+    assert shared() == before
 
 
 def test_a_child_whose_parent_ended_still_belongs_to_the_tree(
