@@ -40,6 +40,7 @@ _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
 }
 
 _STDERR_LINES = 5
+_SHOWN_LINES = 3
 _ENDS: Final[Mapping[str, str]] = {
     "exit": "the worker exited",
     "signal": "the worker was killed by a signal",
@@ -78,7 +79,9 @@ class Crashed(Basis, frozen=True, kw_only=True):
         if detail.startswith("the worker was killed by SIG"):
             # A signal's detail names the signal and is a complete sentence.
             said = f"{detail} after {after}"
-        return Words(said, evidence=(*self._again(), *(f"stderr: {line}" for line in self.stderr)))
+        # The terminal shows three lines of evidence: a traceback's error is its last line.
+        last = (f"stderr: {line}" for line in self.stderr[-_SHOWN_LINES:])
+        return Words(said, evidence=(*self._again(), *last))
 
     def _again(self) -> Iterable[str]:
         if not self.suspects:

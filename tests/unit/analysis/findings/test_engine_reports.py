@@ -92,6 +92,15 @@ def test_a_death_is_a_crash_with_its_last_words(reason: str) -> None:
     assert verdict.findings[0].data["stderr"] == ["a", "b"]
 
 
+def test_the_error_that_ends_a_traceback_is_among_the_first_lines_of_evidence() -> None:
+    said = ("Traceback", "File a", "File b", "File c", "ValueError: x", "[3 lines are left out]")
+    event = Crash(reason="exit", detail="x", stderr_tail=said, t_s=150.0)
+
+    verdict = judge(with_events(healthy_record(RUN), event))
+
+    assert "stderr: ValueError: x" in verdict.findings[0].evidence[:3]
+
+
 def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:
     rest = checkpoint(140.0, mamba={"residual": 60.0})
     crash = Crash(reason="exit", detail="no slot", t_s=150.0)
