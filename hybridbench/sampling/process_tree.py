@@ -148,13 +148,13 @@ class ProcessTree:
             for role, names in sorted(self._unseen.items())
         ]
         if self._left_out:
-            named = [f"{name} ({count})" for name, count in self._left_out.most_common(5)]
-            more = len(self._left_out) - len(named)
             missed.append(
                 f"short-lived processes, of which {self._left_out.total()} were seen: "
-                f"{', '.join(named)}"
-                f"{f' and {more} other programs' if more else ''}"
+                f"{_counted(self._left_out)}"
             )
+        young = Counter(known.base for known in self._known.values() if not known.role)
+        if young:
+            missed.append(f"processes that still had no series at the end: {_counted(young)}")
         return missed
 
     def wait_status(self, pid: int) -> int | None:
@@ -364,6 +364,12 @@ def _free_name(role: str, taken: Container[str]) -> str:
         number += 1
         name = f"{role}-{number}"
     return name
+
+
+def _counted(programs: Counter[str]) -> str:
+    named = [f"{name} ({count})" for name, count in programs.most_common(5)]
+    more = len(programs) - len(named)
+    return f"{', '.join(named)}{f' and {more} other programs' if more else ''}"
 
 
 def _listed(names: list[str]) -> str:

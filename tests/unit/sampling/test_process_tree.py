@@ -164,10 +164,12 @@ def test_a_child_of_multiprocessing_has_time_to_take_a_title(
         now_s=lambda: now[0],
     )
     assert [process.role for process in tree.read()] == ["server"]
+    assert tree.not_seen == [f"processes that still had no series at the end: {spawned} (2)"]
 
     now[0] += UNTITLED_S
 
     assert [p.role for p in tree.read()] == ["server", spawned, f"{spawned}-2"]
+    assert tree.not_seen == []
 
 
 def test_short_children_are_no_roles(server: subprocess.Popen[str]) -> None:
