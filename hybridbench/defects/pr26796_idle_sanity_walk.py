@@ -12,22 +12,25 @@ import time
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.scheduler.audit import InvariantViolation
+from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 
 TRUTH = Truth()
 _healthy_check = Engine._check
 _healthy_check_sums = Engine._check_sums
 
 
-def _check(self: Engine) -> None:
+def _check(self: Engine, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
     """Check as usual, and count the steps by which a report divides."""
     # While the tree is still growing the walks are shorter, and no report judges them.
     TRUTH.add("steps", int(self.counters.evict_calls > 0))
-    _healthy_check(self)
+    _healthy_check(self, batch, outcome)
 
 
-def _check_sums(self: Engine, idle: bool) -> None:
+def _check_sums(self: Engine, idle: bool, of_step: list[InvariantViolation]) -> None:
     """Check the sums and, when idle, what a checkpoint checks."""
-    _healthy_check_sums(self, idle)
+    _healthy_check_sums(self, idle, of_step)
     if not idle:
         return
     began_ns = time.thread_time_ns()
@@ -57,8 +60,8 @@ DEFECT = Defect(
         quick_s=0.0,
     ),
     patches=(
-        Patch(Engine, "_check", _check, fingerprint="590f97f78e66"),
-        Patch(Engine, "_check_sums", _check_sums, fingerprint="13b1ccd24d62"),
+        Patch(Engine, "_check", _check, fingerprint="0f6425f56c14"),
+        Patch(Engine, "_check_sums", _check_sums, fingerprint="972b67178d8f"),
     ),
     harmed="Hybrid models with a large tree: the scheduler used 99% of a core with almost no "
     "traffic, requests never returned, and servers hung.",

@@ -71,7 +71,7 @@ DEFECT = Defect(
         per="steps",
         duration_s=600.0,
     ),
-    patches=(Patch(Engine, "step", step, fingerprint="83bc9659d934"),),
+    patches=(Patch(Engine, "step", step, fingerprint="ec3daf5d2eaa"),),
     truth=TRUTH,
     role=Role.PLANTED,
 )

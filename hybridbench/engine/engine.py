@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
@@ -21,7 +22,7 @@ from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
-from hybridbench.engine.scheduler.invariants import InvariantChecker, InvariantError
+from hybridbench.engine.scheduler.invariants import InvariantChecker, InvariantError, unanswered
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
@@ -84,7 +85,7 @@ class Engine:
         self.scheduler = Scheduler(config, parts.pools, self.counters, drafter)
         loop = EventLoopOverlap if config.enable_overlap_schedule else EventLoopNormal
         self._loop: EventLoop = loop(self.scheduler, parts.runner, parts.pools.timings)
-        self._invariants = InvariantChecker(parts.pools)
+        self._invariants = InvariantChecker(parts.pools, config)
         self._steady = SteadyDetector(parts.pools.sizes())
         self.max_running_requests_seen = 0
         # The findings of the last check that found something new.
@@ -232,7 +233,7 @@ class Engine:
         self.scheduler.sessions.maybe_reap()
         batch = self._loop.run(outcome)
         self._note_step(batch)
-        self._check()
+        self._check(batch, outcome)
         self._publish_kv_events()
         return self._tell(outcome)
 
@@ -345,7 +346,11 @@ class Engine:
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:
         """Check the laws; with ``idle`` also those of an engine without requests, and the tree."""
         found = self._violations(idle=idle, name_missing=True)
-        return found + self._invariants.check_tree() if idle else found
+        if idle:
+            found += self._invariants.check_tree()
+            # Refusals and aborts may be about to be reported.
+            found += [] if self.has_work else unanswered(self._front_end.rids())
+        return found
 
     def audit(self) -> list[InvariantViolation]:
         """Compare every slot of every pool with its holders and the ledger."""
@@ -455,27 +460,42 @@ class Engine:
             name_missing=name_missing,
         )
 
-    def _check(self) -> None:
+    def _check(self, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
         """Run the checks that the configuration asks for after a step."""
         level = self.config.check_level
-        idle = self.is_idle
-        if level == "off" or (level == "idle" and not idle):
+        if level == "off":
             return
         timings = self.pools.timings
         began_s = timings.cpu_s()
-        self._check_sums(idle)
+        ended = (*outcome.finished, *outcome.aborted)
+        found = self._invariants.check_step(batch, self.scheduler.waiting_queue, ended)
+        idle = self.is_idle
+        if idle or level == "busy":
+            self._check_sums(idle, found)
+        else:
+            self._note_violations(found, lambda: found)
         timings.check_s += timings.cpu_s() - began_s
 
-    def _check_sums(self, idle: bool) -> None:
-        """Check the pools' sums; checking the tree as well would cost too much here."""
-        found = self._violations(idle=idle, name_missing=False)
+    def _check_sums(self, idle: bool, of_step: list[InvariantViolation]) -> None:
+        """Check the pools' sums as well; checking the tree would cost too much here."""
+
+        def check(*, name_missing: bool) -> list[InvariantViolation]:
+            of_pools = self._violations(idle=idle, name_missing=name_missing)
+            return list(dict.fromkeys((*of_step, *of_pools)))
+
+        self._note_violations(check(name_missing=False), partial(check, name_missing=True))
+
+    def _note_violations(
+        self, found: list[InvariantViolation], named: Callable[[], list[InvariantViolation]]
+    ) -> None:
+        """Count what a check found; if any of it is new, keep it as ``named`` returns it."""
         if not found:
             return
         self.counters.invariant_violations += len(found)
         # Slots are named once, when they go missing, not again in every later step.
         known = {(old.kind, old.pool, old.count) for old in self.violations}
         if any((new.kind, new.pool, new.count) not in known for new in found):
-            self.violations = self._violations(idle=idle, name_missing=True)
+            self.violations = named()
         if self.config.check_fatal:
             raise InvariantError("; ".join(violation.message for violation in self.violations))
 

@@ -46,6 +46,10 @@ class FrontEnd:
         """Whether ``rid`` has an entry."""
         return rid in self._states
 
+    def rids(self) -> list[str]:
+        """The requests that have an entry, in the order of their submission."""
+        return list(self._states)
+
     def refuse_duplicate(self, rid: str) -> None:
         """Raises DuplicateRequestError if ``rid`` belongs to a live request."""
         if rid in self._states:

@@ -150,7 +150,7 @@ class EngineSettings(ProfileGroup):
     windows and keep the KV of sliding layers only within the windows, as "unified" does for such
     models.  "auto" is "swa" for a model with sliding windows and "radix" for others."""
     check_level: CheckLevel = "idle"
-    """Invariants to check: none, those of an idle engine, or those of every step."""
+    """Invariants to check: none, cheap ones and those of an idle engine, or all in every step."""
     check_owners: Flag = True
     """Allocators refuse to free slots that the caller does not hold; if false they accept, like
     engines that do not track holders, and count such errors in ``truth.json``."""

@@ -383,6 +383,9 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
             "ledger",
             "tree",
             "ownership",
+            "limit",
+            "ended_held",
+            "unanswered",
             "unknown",
             "of a later engine",
         )

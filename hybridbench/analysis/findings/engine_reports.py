@@ -38,6 +38,8 @@ _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
     "locked-at-idle": LocksAtIdle,
     "in-flight-at-idle": HeldAtIdle,
 }
+# The same without a pool or a count at checkpoints to confirm it.
+_HELD_WITHOUT_POOL: Final = (WAITING_VIOLATION, "ended-held", "unanswered")
 
 _STDERR_LINES = 5
 _SHOWN_LINES = 3
@@ -172,7 +174,9 @@ class EngineWaitingHeld(EngineCheck, frozen=True, kw_only=True):
     """The law ``waiting-held``."""
 
     kind: ClassVar[str] = "engine-waiting-held"
-    meaning: ClassVar[str] = "A check of the engine found slots held by waiting requests."
+    meaning: ClassVar[str] = (
+        "A check of the engine found slots or tree nodes held by waiting requests."
+    )
     leads_to: ClassVar[str] = "LEAK"
 
 
@@ -222,6 +226,32 @@ class EngineOwnership(EngineCheck, frozen=True, kw_only=True):
     meaning: ClassVar[str] = (
         "An allocator refused a free or a transfer by someone who does not hold the slot."
     )
+
+
+class EngineLimit(EngineCheck, frozen=True, kw_only=True):
+    """The law ``limit``."""
+
+    kind: ClassVar[str] = "engine-limit"
+    meaning: ClassVar[str] = "A step of the engine is larger than its configuration allows."
+
+
+class EngineEndedHeld(EngineCheck, frozen=True, kw_only=True):
+    """The law ``ended-held``."""
+
+    kind: ClassVar[str] = "engine-ended-held"
+    meaning: ClassVar[str] = "A request that ended still holds slots, tree nodes or its session."
+    leads_to: ClassVar[str] = "LEAK"
+
+
+class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
+    """The law ``unanswered``."""
+
+    kind: ClassVar[str] = "engine-unanswered"
+    meaning: ClassVar[str] = (
+        "The front end keeps entries of requests that the idle engine no longer has: their clients "
+        "get no answer, or the entries are never removed."
+    )
+    leads_to: ClassVar[str] = "LEAK"
 
 
 class EngineUnknown(EngineCheck, frozen=True, kw_only=True):
@@ -274,7 +304,7 @@ def _is_covered(kind: str, pool: str, last: EngineViolation, known: Sequence[Fin
 
 
 def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
-    held = kind == WAITING_VIOLATION or (kind in _HELD and not _counted_twice(kind, events[-1]))
+    held = kind in _HELD_WITHOUT_POOL or (kind in _HELD and not _counted_twice(kind, events[-1]))
     contradicted = kind == _RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
     of = FalseAlarm if contradicted else _CHECKS.get(f"engine-{kind}", EngineCheck)
     return Finding(

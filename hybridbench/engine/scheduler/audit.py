@@ -47,6 +47,9 @@ class ViolationKind(StrEnum):
     ALIAS = "alias"  # one slot, two holders
     LEDGER = "ledger"  # the holder's record and the allocator's account differ
     TREE = "tree"  # the cache's own check failed
+    LIMIT = "limit"  # a step is larger than configured
+    ENDED_HELD = "ended_held"  # a request that ended still holds something
+    UNANSWERED = "unanswered"  # the front end waits for a request that the engine no longer has
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from hybridbench.engine.scheduler.audit import (
 )
 from hybridbench.engine.scheduler.pool_stats import PoolStats, PoolStatsObserver
 from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
+from hybridbench.foundation.engine_config import EngineConfig
 
 
 class InvariantError(RuntimeError):
@@ -29,8 +31,9 @@ class InvariantError(RuntimeError):
 class InvariantChecker:
     """Checks the laws between steps.  ``check`` costs O(requests), ``audit`` walks all slots."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, limits: EngineConfig) -> None:
         self._pools = pools
+        self._limits = limits
         self._observer = PoolStatsObserver(pools)
         self._audit = SlotAudit(pools)
 
@@ -63,6 +66,17 @@ class InvariantChecker:
         found += self._states_by_map(admitted)
         return found
 
+    def check_step(
+        self, batch: ScheduleBatch | None, waiting: Sequence[Req], ended: Sequence[Req]
+    ) -> list[InvariantViolation]:
+        """Check what a step did: its size, and that requests that wait or ended hold no node.
+
+        O(requests), and a few attributes of each: cheap enough for every step.
+        """
+        found = [] if batch is None else self._size_of_step(batch)
+        found += _records_of_waiting(waiting)
+        return found + _records_of_ended(ended)
+
     def check_tree(self) -> list[InvariantViolation]:
         """The cache's own consistency check; O(n log n), so for checkpoints only."""
         try:
@@ -88,6 +102,23 @@ class InvariantChecker:
     def _account(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
         """The terms that this check adds up; each must come from its holder."""
         return self._observer.stats(admitted, waiting)
+
+    def _size_of_step(self, batch: ScheduleBatch) -> list[InvariantViolation]:
+        """Check that a prefill computes no more than a step's budget; one prompt may exceed it
+        where prompts are not cut.
+        """
+        limits, tokens, count = self._limits, len(batch.forward.input_ids), len(batch.reqs)
+        if batch.forward.mode != "extend":
+            return []
+        name, limit = "chunked_prefill_size", limits.chunked_prefill_size
+        if limit is None:
+            name, limit = "max_prefill_tokens", limits.max_prefill_tokens
+            if count == 1:
+                return []
+        if tokens <= limit:
+            return []
+        message = f"a prefill step of {count} request(s) has {tokens} tokens, but {name} is {limit}"
+        return [InvariantViolation(ViolationKind.LIMIT, "", message, count=tokens - limit)]
 
     def _states_by_map(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
         """Check that each request's state by row is its own: no sum shows a wrong one.
@@ -177,4 +208,33 @@ def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
         return []
     shown = ", ".join(rids[:SHOWN_SLOTS])
     message = f"{len(rids)} waiting request(s) ({shown}) refer to tree nodes"
-    return [InvariantViolation(ViolationKind.WAITING_HELD, "tree", message, count=len(rids))]
+    # No pool: a reference costs no slot.
+    return [InvariantViolation(ViolationKind.WAITING_HELD, "", message, count=len(rids))]
+
+
+def _records_of_ended(ended: Sequence[Req]) -> list[InvariantViolation]:
+    """Check that requests which ended in this step hold nothing more."""
+    rids = [
+        req.rid
+        for req in ended
+        if not req.kv.is_empty or req.kv.is_locked or req.session is not None
+    ]
+    if not rids:
+        return []
+    shown = ", ".join(rids[:SHOWN_SLOTS])
+    message = (
+        f"{len(rids)} request(s) that ended ({shown}) still hold slots, tree nodes or their session"
+    )
+    return [InvariantViolation(ViolationKind.ENDED_HELD, "", message, count=len(rids))]
+
+
+def unanswered(rids: Sequence[str]) -> list[InvariantViolation]:
+    """The entries of the front end while the engine has no request; there must be none."""
+    if not rids:
+        return []
+    more = f" and {len(rids) - SHOWN_SLOTS} more" if len(rids) > SHOWN_SLOTS else ""
+    message = (
+        f"the front end has entries of {len(rids)} request(s) ({', '.join(rids[:SHOWN_SLOTS])}"
+        f"{more}), but the engine has no request"
+    )
+    return [InvariantViolation(ViolationKind.UNANSWERED, "", message, count=len(rids))]

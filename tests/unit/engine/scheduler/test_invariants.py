@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import pytest
+
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.req import ReqKv
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
+from hybridbench.engine.scheduler.prefill import PrefillAdder
+from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.scheduler.scheduler import Scheduler
 from tests.builders import make_attention_engine, make_engine
 
 
@@ -69,8 +74,89 @@ def test_a_waiting_request_that_holds_something_is_named() -> None:
     found = engine.check_invariants(idle=False)
 
     assert {violation.kind for violation in found} == {ViolationKind.WAITING_HELD}
-    assert {violation.pool for violation in found} == {"mamba", "req", "tree"}
+    assert {violation.pool for violation in found} == {"mamba", "req", ""}
     assert all("r1" in violation.message for violation in found)
+
+
+def test_a_waiting_request_that_keeps_its_match_is_reported_in_the_same_step() -> None:
+    engine = make_engine(max_running_requests=1, check_fatal=False)
+    for i in range(2):
+        engine.submit(f"r{i}", [i + 1, 5, 6], SamplingParams(max_new_tokens=20))
+    engine.step()
+    [waiting], [running] = engine.scheduler.waiting_queue, engine.scheduler.running
+    waiting.kv.last_node = running.kv.last_node
+
+    engine.step()
+
+    assert _only(engine.violations).kind is ViolationKind.WAITING_HELD
+    assert "1 waiting request(s) (r1) refer to tree nodes" in engine.violations[0].message
+    assert engine.counters.invariant_violations == 1
+
+
+@pytest.mark.parametrize(
+    ("chunk", "most", "name"),
+    [(4, 64, "chunked_prefill_size is 4"), (None, 4, "max_prefill_tokens is 4")],
+)
+def test_a_prefill_step_above_its_budget_is_reported(
+    chunk: int | None, most: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(chunked_prefill_size=chunk, max_prefill_tokens=most, check_fatal=False)
+    for i in range(2):
+        engine.submit(f"r{i}", [i + 1, 5, 6], SamplingParams(max_new_tokens=2))
+    engine.step()
+    assert engine.violations == []
+    engine.abort_all()
+    while engine.has_work:
+        engine.step()
+    monkeypatch.setattr(PrefillAdder, "_chunk_len", lambda self, extend_len: extend_len)
+    monkeypatch.setattr(PrefillAdder, "_in_pages", lambda self, tokens: min(1, tokens))
+    for i in range(2):
+        engine.submit(f"s{i}", [i + 7, 8, 9], SamplingParams(max_new_tokens=2))
+
+    engine.step()
+
+    violation = _only(engine.violations)
+    assert violation.kind is ViolationKind.LIMIT
+    assert violation.message == f"a prefill step of 2 request(s) has 6 tokens, but {name}"
+
+
+def test_a_prompt_that_is_not_cut_may_be_longer_than_a_step() -> None:
+    engine = make_engine(chunked_prefill_size=None, max_prefill_tokens=4)
+
+    engine.generate([[1, 2, 3, 4, 5, 6]], SamplingParams(max_new_tokens=2))
+
+    assert engine.violations == []
+
+
+def test_a_request_that_ended_with_its_match_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RequestRelease, "_forget", lambda self, req: None)
+    engine = make_engine(check_fatal=False)
+
+    engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=2))
+
+    violation = _only(engine.violations)
+    assert violation.kind is ViolationKind.ENDED_HELD
+    assert violation.message == (
+        "1 request(s) that ended (generate-0-0) still hold slots, tree nodes or their session"
+    )
+
+
+def test_an_idle_engine_whose_front_end_still_waits_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    engine.submit("r0", [1, 2, 3], SamplingParams(max_new_tokens=2))
+    monkeypatch.setattr(Scheduler, "_let_go", lambda self, req, stage, outcome: None)
+    engine.abort("r0")
+    assert engine.check_invariants(idle=engine.is_idle) == []
+    engine.step()
+
+    violation = _only(engine.check_invariants(idle=engine.is_idle))
+
+    assert violation.kind is ViolationKind.UNANSWERED
+    assert violation.message == (
+        "the front end has entries of 1 request(s) (r0), but the engine has no request"
+    )
 
 
 def test_a_request_in_flight_at_idle_is_a_violation() -> None:
