@@ -186,6 +186,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
 
     def _evict_internal_state(self, node: TreeNode) -> None:
         self._write_back(node)
+        self._note_loss(node)
         super()._evict_internal_state(node)
         self._drop_if_unwanted(node)
 

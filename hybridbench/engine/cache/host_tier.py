@@ -134,6 +134,8 @@ class HostTier(PrefixTree):
             ongoing = self.ongoing_write_through.pop(ack.operation.node_id)
             if ack.succeeded:
                 self._attach_written(ongoing, ack.operation)
+            else:
+                self._writes_missed += 1
             self.dec_lock_ref(ongoing.locked, ongoing.receipt)
 
     def loading_check(self) -> None:
@@ -160,6 +162,8 @@ class HostTier(PrefixTree):
             self._make_host_room(node)
             operation = self._start_write(node)
         if operation is None:
+            self._writes_missed += 1
+            self._check_refused_write(node)
             self.dec_lock_ref(node, receipt)
             return False
         run = Run(node, len(operation.device_indices))
@@ -196,10 +200,13 @@ class HostTier(PrefixTree):
         self._protect_host(evicted, loads)
         receipt = self._lock_for_transfer(ancestor)
         operation = self._start_load(run, loads)
+        refused_before = self.events.host_evictions_refused
         if operation is None:
             self._make_device_room(run, loads)
             operation = self._start_load(run, loads)
         if operation is None:
+            if self.events.host_evictions_refused == refused_before:
+                self._check_refused_load(run, loads)
             self._release_host(evicted, loads)
             self.dec_lock_ref(ancestor, receipt)
             return False
@@ -285,6 +292,47 @@ class HostTier(PrefixTree):
         missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
         self.evict(EvictParams(num_tokens=max(0, missing)))
 
+    def _check_refused_write(self, node: TreeNode) -> None:
+        """Note a refused write of ``node`` if evictions from the host could have made room."""
+        for part in self.host_parts:
+            free = part.pool.host_account.available_size()
+            self._check_refusal(part.name, len(part.to_write(node)), free, part.queue)
+        self._check_refused_tokens(len(node.value) if node.host_value is None else 0)
+
+    def _check_refused_tokens(self, tokens: int) -> None:
+        """The same for ``tokens`` of KV on the host."""
+        free = self.cache_controller.mem_pool_host.available_size()
+        self._check_refusal("host_kv", tokens, free, self._evictable_host_leaves)
+
+    def _check_refusal(self, pool: str, wanted: int, free: int, queue: RecencyQueue) -> None:
+        if free < wanted and any(not self._is_host_protected(node) for node in queue):
+            self._note_needless_refusal(pool, wanted, free)
+
+    def _check_refused_load(self, run: Run, loads: Sequence[list[Run]]) -> None:
+        """Note a refused load if evictions from the device could have made room."""
+        evictable = {"swa": self.swa_evictable_size(), "mamba": self.mamba_evictable_size()}
+        room = [
+            (
+                "kv",
+                run.tokens,
+                self.cache_controller.mem_pool_device_allocator.full_available_size(),
+                self.evictable_size(),
+            )
+        ]
+        for part, runs in zip(self.host_parts, loads, strict=True):
+            wanted = sum(part.slots_wanted(node) for one in runs for node in part.nodes_of(one))
+            free = part.pool.device_account.available_size()
+            room.append((part.pool.name, wanted, free, evictable[part.pool.name]))
+        if all(wanted <= free + more for _, wanted, free, more in room):
+            for pool, wanted, free, _ in room:
+                if free < wanted:
+                    self._note_needless_refusal(pool, wanted, free)
+
+    def _note_needless_refusal(self, pool: str, wanted: int, free: int) -> None:
+        self._needless_refusals += 1
+        if self._needless_refusals == 1:
+            self._needless_refusal = f"{pool} pool: {wanted} slot(s) wanted, {free} free"
+
     def _host_victims(self, queue: RecencyQueue) -> Generator[TreeNode]:
         """Nodes that no load reads, oldest first; evict each before asking for the next."""
         refused: list[TreeNode] = []
@@ -309,6 +357,12 @@ class HostTier(PrefixTree):
         self._host_size = 0
         self._host_protected_size = 0
         self._evictable_host_leaves = RecencyQueue()
+        # For the checks: writes refused or failed, nodes that lost something not on the host, and
+        # transfers refused although evictions could have made room, with the first of these.
+        self._writes_missed = 0
+        self._lost_unwritten = 0
+        self._needless_refusals = 0
+        self._needless_refusal = ""
         for part in self.host_parts:
             part.start()
 
@@ -330,6 +384,11 @@ class HostTier(PrefixTree):
             self.cache_controller.wait()
             self.writing_check()
             self.loading_check()
+
+    def _note_loss(self, node: TreeNode) -> None:
+        """Count a node that loses device slots of which the host should have a copy."""
+        if self.write_policy == "write_back" and not self._is_backed_up(node):
+            self._lost_unwritten += 1
 
     def _is_backed_up(self, node: TreeNode) -> bool:
         """Whether the host has everything that exists of ``node``."""
@@ -389,6 +448,7 @@ class HostTier(PrefixTree):
 
     def _remove_below(self, leaf: TreeNode) -> None:
         """Remove everything below a node that will be removed: it would be unreachable."""
+        self._note_loss(leaf)
         below = list(leaf.children.values())
         for node in below:
             below += node.children.values()
@@ -520,6 +580,20 @@ class HostTier(PrefixTree):
             )
         for part in self.host_parts:
             part.sanity_check(nodes)
+        self._check_work_done()
+
+    def _check_work_done(self) -> None:
+        """Raise CacheSanityError if the host tier left undone what its policy demands."""
+        if self._needless_refusals:
+            raise CacheSanityError(
+                f"{self._needless_refusals} transfer(s) of the host tier were refused although "
+                f"evictions could have made room (the first: {self._needless_refusal})"
+            )
+        if self._lost_unwritten > self._writes_missed:
+            raise CacheSanityError(
+                f"{self._lost_unwritten} node(s) were evicted without a copy on the host, but "
+                f"{self._writes_missed} write(s) were refused or failed"
+            )
 
 
 def _host_value(node: TreeNode) -> IntArray:

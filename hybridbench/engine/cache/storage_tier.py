@@ -182,6 +182,8 @@ class StorageTier(HostTier):
         if host_indices is None:
             self.evict_host(tokens - host.available_size())
             host_indices = host.alloc(tokens)
+        if host_indices is None:
+            self._check_refused_tokens(tokens)
         return host_indices
 
     def _can_terminate_prefetch(self, prefetch: Prefetch) -> bool:

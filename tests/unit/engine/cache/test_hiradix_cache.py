@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import repeat
 
 import numpy as np
+import pytest
 import torch
 
 from hybridbench.engine.cache.base import (
     CacheInitParams,
+    CacheSanityError,
     EvictParams,
     InsertParams,
     MatchPrefixParams,
@@ -264,6 +266,54 @@ def test_a_load_without_room_takes_nothing() -> None:
 
     assert world.tree.host_protected_size() == 0
     assert world.allocator.held(FREE) == 2
+
+
+def test_a_load_refused_although_an_eviction_could_make_room_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = evicted_world(host_size=2 * SIZE)
+    world.insert(list(range(11, 23)))
+    world.poll()
+    monkeypatch.setattr(HiRadixCache, "_make_device_room", lambda self, run, loads: None)
+
+    assert not world.tree.load_back(world.match(TEXT).last_host_node)
+
+    with pytest.raises(
+        CacheSanityError, match=r"1 transfer.* \(the first: kv pool: 6 slot.*, 4 free"
+    ):
+        world.check()
+
+
+def test_a_write_refused_although_the_host_could_evict_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = evicted_world(host_size=8)
+    monkeypatch.setattr(HiRadixCache, "_make_host_room", lambda self, node: None)
+
+    with pytest.raises(CacheSanityError, match=r"first: host_kv pool: 4 slot\(s\) wanted, 2 free"):
+        world.insert([11, 12, 13, 14])
+
+
+def test_write_back_that_evicts_without_writing_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = HostWorld(write_policy="write_back")
+    world.insert(TEXT)
+    monkeypatch.setattr(HiRadixCache, "_write_back", lambda self, node: None)
+
+    with pytest.raises(
+        CacheSanityError, match=r"1 node.* without a copy on the host, but 0 write.* refused"
+    ):
+        world.evict()
+
+
+def test_a_write_back_that_failed_excuses_one_lost_node() -> None:
+    world = HostWorld(write_policy="write_back", failing=frozenset({1}))
+    world.insert(TEXT)
+
+    world.evict()
+
+    assert world.tree.node_count() == 0
 
 
 def test_nodes_keep_arrays_of_their_own() -> None:
