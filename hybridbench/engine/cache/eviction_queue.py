@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Protocol
 
 from hybridbench.engine.cache.tree_node import TreeNode
@@ -45,6 +46,9 @@ class EvictionQueue(Protocol):
 
     def first(self) -> TreeNode | None:
         """The node to evict next, which stays in the queue until it is discarded."""
+
+    def misplaced(self) -> list[int]:
+        """The ids of nodes that are not where their last use puts them; O(n)."""
 
 
 class RecencyQueue:
@@ -111,6 +115,12 @@ class RecencyQueue:
             return oldest or late
         return late if self._time_of(late) < self._time_of(oldest) else oldest
 
+    def misplaced(self) -> list[int]:
+        time_of = self._time_of
+        wrong = [b.id for a, b in pairwise(self._order.values()) if time_of(a) >= time_of(b)]
+        entries = set(self._late_heap)
+        return wrong + [n.id for n in self._late.values() if (time_of(n), n.id) not in entries]
+
     def _first_late(self) -> TreeNode | None:
         heap = self._late_heap
         while heap:
@@ -169,6 +179,10 @@ class PriorityQueue:
                 return node
             heapq.heappop(heap)
         return None
+
+    def misplaced(self) -> list[int]:
+        entries = set(self._heap)
+        return [n.id for n in self._nodes.values() if (self._strategy(n), n.id) not in entries]
 
     def _drop_stale_if_many(self) -> None:
         if len(self._heap) > 2 * len(self._nodes) + _STALE_MIN:

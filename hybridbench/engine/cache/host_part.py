@@ -122,6 +122,8 @@ class HostPart(ABC):
         apart = {node.id for node in having} ^ {node.id for node in self.queue}
         if apart:
             raise CacheSanityError(f"{self.name} queue: not what the tree says", sorted(apart))
+        if misplaced := self.queue.misplaced():
+            raise CacheSanityError(f"{self.name} queue: out of order", misplaced)
         for node in nodes:
             if self.has_value(node) and node.host_value is None:
                 raise CacheSanityError(f"{self.name}: a part of a node without its KV", [node.id])

@@ -570,6 +570,8 @@ class HostTier(PrefixTree):
             raise CacheSanityError(
                 "evictable host leaves: not what the tree says", sorted(leaves ^ queued)
             )
+        if misplaced := self._evictable_host_leaves.misplaced():
+            raise CacheSanityError("evictable host leaves: out of order", misplaced)
         backed_up = [node for node in nodes if node.host_value is not None]
         held = sum(len(node.key) for node in backed_up)
         protected = sum(len(node.key) for node in backed_up if node.host_ref_counter)
@@ -591,8 +593,8 @@ class HostTier(PrefixTree):
             )
         if self._lost_unwritten > self._writes_missed:
             raise CacheSanityError(
-                f"{self._lost_unwritten} node(s) were evicted without a copy on the host, but "
-                f"{self._writes_missed} write(s) were refused or failed"
+                f"{self._lost_unwritten} node(s) lost KV or a state without a copy on the host, "
+                f"but {self._writes_missed} write(s) were refused or failed"
             )
 
 

@@ -143,6 +143,8 @@ class RadixCache(PrefixTree):
             raise CacheSanityError(
                 "evictable leaves: not what the tree says", sorted(leaves ^ queued)
             )
+        if misplaced := self._evictable_leaves.misplaced():
+            raise CacheSanityError("evictable leaves: out of order", misplaced)
 
     def _match(self, key: RadixKey) -> MatchResult:
         path = self._walk(key.page_aligned(self.page_size)).path

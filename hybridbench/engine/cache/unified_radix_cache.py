@@ -26,6 +26,7 @@ import numpy as np
 from hybridbench.engine.cache.base import (
     CacheableReq,
     CacheInitParams,
+    CacheSanityError,
     DecLockRefParams,
     DecLockRefResult,
     EvictParams,
@@ -240,6 +241,8 @@ class UnifiedRadixCache(PrefixTree):
         nodes = self._check_structure()
         leaves = {node.id for node in nodes if self._is_leaf(node) and node.full_lock_ref == 0}
         check_same(leaves, {node.id for node in self._evictable_leaves}, "evictable leaves")
+        if misplaced := self._evictable_leaves.misplaced():
+            raise CacheSanityError("evictable leaves: out of order", misplaced)
         for component in self.components:
             component.sanity_check(nodes)
 

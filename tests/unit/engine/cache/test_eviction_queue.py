@@ -46,6 +46,25 @@ def test_a_node_that_was_away_comes_back_to_its_place() -> None:
     assert drained(queue) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize("used", range(3))
+def test_a_node_that_was_used_and_not_touched_is_misplaced(policy: str, used: int) -> None:
+    queue = make_eviction_queue(policy)
+    # The last one is a late comer.
+    nodes = [node(1, 1), node(3, 3), node(2, 2)]
+    for member in nodes:
+        queue.add(member)
+    assert queue.misplaced() == []
+
+    nodes[used].last_access_time = 4
+
+    # In order of last use the youngest has the right place whatever its time.
+    expected = [] if (policy, used) == ("lru", 1) else [1]
+    assert len(queue.misplaced()) == len(expected)
+    queue.touch(nodes[used])
+    assert queue.misplaced() == []
+
+
 def test_a_late_comer_that_is_used_again_is_the_youngest() -> None:
     queue = RecencyQueue()
     early, late, young = node(1, 1), node(2, 2), node(3, 3)

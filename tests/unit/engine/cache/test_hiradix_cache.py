@@ -16,6 +16,7 @@ from hybridbench.engine.cache.base import (
     MatchPrefixParams,
     MatchResult,
 )
+from hybridbench.engine.cache.eviction_queue import RecencyQueue
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.memory.hicache_controller import HiCacheController
@@ -314,6 +315,21 @@ def test_a_write_back_that_failed_excuses_one_lost_node() -> None:
     world.evict()
 
     assert world.tree.node_count() == 0
+
+
+def test_a_hit_that_does_not_make_its_leaf_on_the_host_the_youngest_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = evicted_world(host_size=2 * SIZE)
+    world.insert([11, 12, 13])
+    world.poll()
+    world.evict()
+    monkeypatch.setattr(RecencyQueue, "touch", lambda self, node: None)
+
+    world.match(TEXT)
+
+    with pytest.raises(CacheSanityError, match="evictable host leaves: out of order"):
+        world.check()
 
 
 def test_nodes_keep_arrays_of_their_own() -> None:
