@@ -1,12 +1,14 @@
-"""Cases of surveys, each in a process of its own: ``python -m tests.unit.sampling.surveyed CASE``.
+"""Cases of surveys and of reclaiming, each in a process of its own:
+``python -m tests.unit.sampling.surveyed CASE``.
 
-A survey looks at every object, and a process that runs tests has a million.
+Both look at every object, and a process that runs tests has a million.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+import weakref
 
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.sampling.heap_survey import (
@@ -15,7 +17,7 @@ from hybridbench.sampling.heap_survey import (
     survey_of,
 )
 from hybridbench.sampling.process import own_private_bytes
-from hybridbench.sampling.reclaim import ReclaimHooks
+from hybridbench.sampling.reclaim import ReclaimHooks, destructive_steps, reclaim
 
 
 class Engine:
@@ -106,6 +108,43 @@ def a_survey_that_fails_says_so() -> None:
     child.wait()
 
     assert survey_of(child).error == "the child ended with status 1"
+
+
+class Knot:
+    """Garbage that only the collector frees."""
+
+    freed = 0
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        Knot.freed += 1
+
+
+def slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def read() -> int:
+        seen.append(("read", Knot.freed))
+        return 100 - len(seen)
+
+    Knot()
+    gc.freeze()
+    before = Knot.freed
+    given = reclaim(read, lambda: seen.append(("flush", Knot.freed)))
+
+    assert [what for what, _ in seen] == ["read", "read", "flush", "read", "read"]
+    assert [freed - before for _, freed in seen] == [0, 0, 0, 0, 1]
+    assert (given.at_rest_bytes, given.after_collect_bytes) == (99, 95)
+    assert gc.get_freeze_count() == 0
+
+
+def frozen_garbage_goes_as_well() -> None:
+    watched = weakref.ref(Knot())
+    gc.freeze()
+    list(destructive_steps(ReclaimHooks(StageReading, bool)))
+    assert watched() is None
 
 
 if __name__ == "__main__":

@@ -6,44 +6,34 @@ import gc
 import weakref
 from collections.abc import Callable
 
+import pytest
+
 from hybridbench.records.heap import StageReading
-from hybridbench.sampling.reclaim import (
-    ReclaimHooks,
-    at_rest,
-    destructive_steps,
-    reclaim,
-    trim,
-)
+from hybridbench.sampling.reclaim import ReclaimHooks, at_rest, destructive_steps, trim
+from tests.unit.sampling.test_heap_survey import surveyed
+
+
+@pytest.fixture(autouse=True)
+def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step collects what its test has made; all other tests are frozen, and stay so."""
+    gc.collect()
+    gc.freeze()
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
 class Knot:
     """Garbage that only the collector frees."""
 
-    freed = 0
-
     def __init__(self) -> None:
         self.itself = self
 
-    def __del__(self) -> None:
-        Knot.freed += 1
-
 
 def test_slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen() -> None:
-    seen: list[tuple[str, int]] = []
+    surveyed("slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen")
 
-    def read() -> int:
-        seen.append(("read", Knot.freed))
-        return 100 - len(seen)
 
-    Knot()
-    gc.freeze()
-    before = Knot.freed
-    given = reclaim(read, lambda: seen.append(("flush", Knot.freed)))
-
-    assert [what for what, _ in seen] == ["read", "read", "flush", "read", "read"]
-    assert [freed - before for _, freed in seen] == [0, 0, 0, 0, 1]
-    assert (given.at_rest_bytes, given.after_collect_bytes) == (99, 95)
-    assert gc.get_freeze_count() == 0
+def test_frozen_garbage_goes_as_well() -> None:
+    surveyed("frozen_garbage_goes_as_well")
 
 
 def work(seen: list[str], device: Callable[[], object] | None = None) -> ReclaimHooks:
@@ -87,16 +77,3 @@ def test_garbage_goes_at_the_collector_s_step_before_the_cache_is_flushed() -> N
 
     assert [step.private_bytes for step in steps] == [1, 1, 0, 0]
     assert alive == [False]
-
-
-def test_frozen_garbage_goes_as_well() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        watched = weakref.ref(Knot())
-        gc.freeze()
-        list(destructive_steps(work([])))
-        assert watched() is None
-    finally:
-        gc.unfreeze()
-        gc.enable()
