@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from typer.testing import CliRunner, Result
+
+from hybridbench.cli.app import app
 
 _NO_TORCH = (
     "import sys, hybridbench.cli.app as app\n"
@@ -26,6 +29,11 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def judged(*arguments: str) -> Result:
+    """``judge`` in this process, where what it needs is loaded already."""
+    return CliRunner().invoke(app, ["judge", *arguments])
 
 
 def table(leak: float) -> str:
@@ -52,24 +60,24 @@ def test_judging_loads_no_torch_and_exits_with_the_worst_verdict(tmp_path: Path)
 def test_a_file_gets_what_its_format_prints(tmp_path: Path) -> None:
     series = tmp_path / "leak.csv"
     series.write_text(table(3e5), encoding="utf-8")
-    words = ("judge", str(series), "--steady-at", "10m")
+    words = (str(series), "--steady-at", "10m")
 
     files = ("--output", f"json={tmp_path / 'x.json'}", "--output", f"markdown={tmp_path / 'x.md'}")
-    quiet = run(*words, "-q", *files)
+    quiet = judged(*words, "-q", *files)
 
-    assert quiet.returncode == 10
+    assert quiet.exit_code == 10
     for name, file in (("json", "x.json"), ("markdown", "x.md")):
-        assert (tmp_path / file).read_text() == run(*words, "--format", name).stdout
+        assert (tmp_path / file).read_text() == judged(*words, "--format", name).stdout
 
 
 def test_quiet_is_one_line_with_the_verdict(tmp_path: Path) -> None:
     series = tmp_path / "leak.csv"
     series.write_text(table(3e5), encoding="utf-8")
 
-    whole = run("judge", str(series), "--steady-at", "10m")
-    quiet = run("judge", str(series), "--steady-at", "10m", "-q")
+    whole = judged(str(series), "--steady-at", "10m")
+    quiet = judged(str(series), "--steady-at", "10m", "-q")
 
-    assert quiet.returncode == whole.returncode == 10
+    assert quiet.exit_code == whole.exit_code == 10
     (line,) = quiet.stdout.splitlines()
     assert line.startswith("LEAK: ")
     assert line.removeprefix("LEAK: ")[:30] in whole.stdout
