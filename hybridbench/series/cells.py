@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hybridbench.series.units import BYTE_FACTORS
 
@@ -11,8 +12,17 @@ _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", 
 # nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
-_GROUPED_BY_DOTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
-_GROUPED_BY_COMMAS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")
+# French, Swiss and SI separators of thousands: spaces and apostrophes.
+_GROUPED_BY_SPACES = re.compile(
+    "(?<!\\d)\\d{1,3}(?:([ \xa0\u2009\u202f'\u2019])\\d{3})(?:\\1\\d{3})*(?!\\d)"
+)
+# By a separator of thousands, the decimal point that goes with it and numbers that have the first.
+_GROUPED = {
+    ",": (".", re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?(?![\d,.])")),
+    ".": (",", re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?(?![\d,.])")),
+}
+_THREE_DIGITS = re.compile(r"[1-9]\d{0,2}[,.]\d{3}")
+_NEARER = 1000.0**0.5
 # top, smem -k and docker use one-letter units and count in powers of 2.
 _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
@@ -29,6 +39,7 @@ def number_in(
     try:
         return float(text), False
     except ValueError:
+        text = _GROUPED_BY_SPACES.sub(lambda match: match[0].replace(match[1], ""), text)
         match = _WITH_UNIT.fullmatch(text)
     if match is None:
         return None
@@ -55,12 +66,35 @@ def is_nothing(text: str) -> bool:
     return text.lower() in _NOTHING or bool(_NOTHING_IN_BRACKETS.fullmatch(text))
 
 
-def ungrouped(cells: Sequence[str], *, commas_group: bool) -> Sequence[str]:
-    """Remove thousands separators from ``cells``: 3,276.80 and 3.276,80 become 3276.8."""
-    marked = [cell.strip() for cell in cells if "," in cell]
-    if any(map(_GROUPED_BY_DOTS.fullmatch, marked)):
-        return [cell.replace(".", "") if "," in cell else cell for cell in cells]
-    grouped = marked and all(map(_GROUPED_BY_COMMAS.match, marked))
-    if grouped and (commas_group or any(cell.count(",") > 1 or "." in cell for cell in marked)):
-        return [cell.replace(",", "") for cell in cells]
+def ungrouped(cells: Sequence[str], groups: str = "") -> Sequence[str]:
+    """Remove thousands separators from ``cells``: 3,276.80 and 3.276,80 become 3276.8.
+
+    1,800 alone may be 1.8: it is 1800 if the comma is in ``groups``, the marks that separate
+    thousands in this file, or if cells without a mark are near it in size, as 999 is.
+    """
+    for mark, (point, grouped) in _GROUPED.items():
+        marked = [cell for cell in cells if mark in cell]
+        if marked and all(map(grouped.match, map(str.strip, marked))):
+            sure = any(point in cell or cell.count(mark) > 1 for cell in marked)
+            if (
+                sure
+                or mark in groups
+                or (len(marked) < len(cells) and _passes_a_thousand(cells, mark))
+            ):
+                return [cell.replace(mark, "") for cell in cells]
     return cells
+
+
+def may_be_grouped(cells: Sequence[str]) -> bool:
+    """Return whether every cell is like 1,800 or 1.800, which are 1.8 or 1800."""
+    return all(_THREE_DIGITS.fullmatch(cell.strip()) for cell in cells)
+
+
+def _passes_a_thousand(cells: Sequence[str], mark: str) -> bool:
+    """Return whether numbers with and without ``mark`` follow each other as 999 and 1,000 do."""
+    turns = [
+        [number_in(cell.replace(mark, "").strip()) for cell in sorted(two, key=lambda c: mark in c)]
+        for two in pairwise(cells)
+        if sum(mark in cell for cell in two) == 1 and not any(map(is_nothing, two))
+    ]
+    return bool(turns) and all(a and b and abs(a[0]) * _NEARER > abs(b[0]) for a, b in turns)

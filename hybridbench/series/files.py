@@ -39,6 +39,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BYTES_MAX = GIB // 2
 
+_BINARY = re.compile(r"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
 _IN_BRACKETS = re.compile(r"\[[^\[\]{}\",]+\]\s*[^\s,\]]")
 
 
@@ -84,7 +85,11 @@ def series_of(source: Source, text: str) -> SeriesFile:
     if not text.strip():
         raise source.wrong("the file is empty; give a file with a time column.")
     if "\0" in text:
-        raise source.wrong("is not text; give the numbers as CSV or JSON.")
+        # A file system writes them where a machine lost power.
+        text = text.replace("\0", "")
+        if _BINARY.search(text) or not text.strip():
+            raise source.wrong("is not text; give the numbers as CSV or JSON.")
+        source.notes.append("NUL bytes left out")
     columns = _columns(text, source)
     timelines: dict[int, Timeline] = {}
     for column in columns:

@@ -15,9 +15,9 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import ErrorCode
-from hybridbench.series.cells import is_nothing, number_in, ungrouped
+from hybridbench.series.cells import is_nothing, may_be_grouped, number_in, ungrouped
 from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of, splits
-from hybridbench.series.source import Line, Source
+from hybridbench.series.source import COMMANDS, Line, Source
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
     UNITS_S,
@@ -94,7 +94,7 @@ class Grid:
     units: Mapping[str, str] = field(default_factory=dict)  # by name, if the reader knows them
     owners: Sequence[str] = ()  # names whose cells tell whose row it is, if the reader knows them
     of_tool: bool = False  # columns separated by spaces, as in the output of ps and similar tools
-    commas_group: bool = False  # commas are thousands separators, because they also separate cells
+    groups: str = ""  # marks that separate thousands: the comma, if it also separates cells
 
     @classmethod
     def of_records(cls, records: Sequence[tuple[Line, Mapping[str, str]]]) -> Grid:
@@ -157,7 +157,14 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
         for index, name in enumerate(names):
             if index in (at, metric, unit_at, *keys):
                 continue
-            cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
+            written = [columns[index][row] for row in rows]
+            cells = ungrouped(written, grid.groups)
+            commas = "," in written[0] and "," not in grid.groups
+            if (commas or (cells != written and "." in written[0])) and may_be_grouped(written):
+                source.notes.append(
+                    f"{name}: {written[0]} is read as {cells[0].replace(',', '.')}; if that is "
+                    "wrong, write the numbers without separators of thousands"
+                )
             column = _column(name, own, cells, lines, usual.get(name, ""))
             found.append(replace(column, name=name + label, group=group))
     if of_nobody:
@@ -311,8 +318,14 @@ def _refuse_turns(grid: Grid, found: Sequence[RawColumn], source: Source) -> Non
     """Refuse numbers that alternate between several levels when no column of process ids or names
     tells which row belongs to which.
     """
+    # Several workers may run one command.
     says_whose = any(
-        PROCESS_ID.fullmatch(name) or not (number_in(cells[0].strip()) or is_nothing(cells[0]))
+        PROCESS_ID.fullmatch(name)
+        or (
+            len(set(cells)) == 1
+            and not number_in(cells[0].strip())
+            and name.lower() not in COMMANDS
+        )
         for name, cells in zip(grid.names, grid.columns, strict=True)
     )
     for column in found:

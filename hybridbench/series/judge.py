@@ -49,6 +49,11 @@ _WORKS = tuple(
 )
 # Memory of the process itself, without the kernel's cache.
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
+# An amount as a person reads it, and no version such as 1.2.3.
+_NUMBER_LIKE = re.compile(
+    r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
+)
+_UNREAD_MAX = 3
 _OF_TIME = re.compile(r"time|clock|elapsed|duration|(^|_)age", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
@@ -223,6 +228,7 @@ class _JudgedFile:
                     f"{column.name}: {cell!r} in line {line} is not a number: left out"
                 )
         self._note_cache()
+        self.notes += self._unread()
         if self.options.steady_at is None:
             self.notes.append(
                 "no start of steady state was given (--steady-at): the first tenth counts as "
@@ -287,7 +293,8 @@ class _JudgedFile:
         if not chosen:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak "
-                f"(columns: {columns_few(self._names)}); choose with --metric NAME.",
+                f"(columns: {columns_few(self._names)}); choose with --metric NAME"
+                f"{''.join(f'; {said}' for said in self._unread())}.",
                 code=ErrorCode.NEEDS_OPTION,
             )
         return [
@@ -298,15 +305,26 @@ class _JudgedFile:
     def _levels(self) -> list[_Column]:
         """Return every level; for a run's own samples, only the gating metrics.
 
-        Totals that include the page cache are returned only if no other column is in bytes.
+        Totals that include the page cache are returned only if no other column but swap is in
+        bytes.
         """
         found = [c for c in self._columns if c.name not in self.options.works]
         levels = [c for c in found if c.meaning.role in (Role.LEVEL, Role.LOAD)]
-        if not any(c.meaning.unit is Unit.BYTES for c in levels):
+        if not any(c.meaning.unit is Unit.BYTES and not _SWAP.search(c.name) for c in levels):
             levels += [c for c in found if c.meaning.role is Role.WITH_CACHE]
         # A user's own script may use one of our metric names for a column.
         of_run = any(unlabelled(c.name) == MEMORY for c in levels)
         return [c for c in levels if not of_run or is_gated(c.name)]
+
+    def _unread(self) -> list[str]:
+        """Say which columns are not judged because a number in them cannot be read."""
+        columns = [(c.name, *c.text_at) for c in self.file.columns if c.is_text and c.text_at]
+        said = {
+            unlabelled(name): f"{name}: {cell!r} in line {line} is not read as a number: not judged"
+            for name, line, cell in reversed(columns)
+            if _NUMBER_LIKE.fullmatch(cell) and meaning_of(name).role is not Role.SHOWN
+        }
+        return list(said.values())[:_UNREAD_MAX]
 
     def _note_cache(self) -> None:
         """Note which columns include the kernel's cache, and which to judge instead."""
@@ -314,7 +332,11 @@ class _JudgedFile:
         cached = [name for name, m in meant if m.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
             return
-        memory = [name for name, m in meant if m.role is Role.LEVEL and m.unit is Unit.BYTES]
+        memory = [
+            name
+            for name, m in meant
+            if m.role is Role.LEVEL and m.unit is Unit.BYTES and not _SWAP.search(name)
+        ]
         best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
         self.notes.append(
             f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "

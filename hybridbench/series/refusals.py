@@ -49,6 +49,10 @@ _KINDS = (
     ),
     (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
     (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
+    (
+        r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used",
+        "is what jcmd prints of one moment; record `jstat -gc -t PID 10s`",
+    ),
     (r"---$|\w+:$", f"is YAML; {_LINES}"),
     (
         r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",

@@ -26,7 +26,7 @@ _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?
 _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
-    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC ",
+    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.",
 )
 # Times as they appear in cells, with or without spaces.
 _TIME = (
@@ -44,7 +44,7 @@ _INNER_BLANKS = re.compile(
 )
 _JOINED = "\x00"
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
-_COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
+COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
     apart = wide(text)
     if len(apart) == len(names) > 1:
         return apart
-    of_text = [i for i, name in enumerate(names) if name.lower() in _COMMANDS]
+    of_text = [i for i, name in enumerate(names) if name.lower() in COMMANDS]
     if not of_text:
         return row
     at = of_text[0]

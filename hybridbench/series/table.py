@@ -35,6 +35,7 @@ _OF_DMON = {
     "%": "utilization.{}",
 }
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
+_GERMAN_DATE = re.compile(r"\d\d?\.\d\d?\.\d{4}\b")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
 
 
@@ -57,7 +58,10 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         rows = _parted(lines, mark, source)
         read = _of_marks(rows, source)
     read = read or unnamed(rows, mark, source)
-    grid = replace(_whole(read, rows, mark, source), of_tool=mark is None, commas_group=mark == ",")
+    # Where dates are written 31.12.2026, the comma is the decimal point.
+    german = any(_GERMAN_DATE.match(cell) for _, cells in read.rows[:1] for cell in cells)
+    groups = "," if mark == "," else "." * german
+    grid = replace(_whole(read, rows, mark, source), of_tool=mark is None, groups=groups)
     return table_of(grid, source)
 
 
@@ -86,7 +90,7 @@ def _mark(lines: Sequence[Line]) -> str | None:
     texts = [_NO_MARKS.sub(" ", line.text) for line in lines[:_LOOKED_AT]]
     # If the heading has no commas but the numbers have, they are decimal commas.
     first = next((i for i, text in enumerate(texts) if _has_number(re.split(r"[\s,;]+", text))), 0)
-    for mark in ("\t", ";", ","):
+    for mark in ("\t", ";", ",", "|"):
         counts = [text.count(mark) for text in texts]
         usual = max(set(counts), key=counts.count)
         in_most = usual and 2 * counts.count(usual) >= len(counts)
@@ -177,7 +181,8 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
         line, words = rows[at]
         is_timed, apart = looks_like_time(words[0]), wide(line.text)
         found.append((at, ["Time", *words[1:]] if is_timed else words))
-        if len(apart) > 1 and not is_timed:
+        # smem puts one space between PID and User.
+        if len(apart) > 1 and not (is_timed or any(name.startswith("PID ") for name in apart)):
             found.append((at, apart))
     best = max(found, key=fit)
     return best if fit(best)[0] else (first - 1, rows[first - 1][1])

@@ -180,8 +180,8 @@ def _in_blocks(t: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
     blocks = sorted((np.arange(a, b) for a, b in pairwise(edges)), key=lambda rows: t[rows[0]])
     if any(t[after[0]] < t[before[-1]] for before, after in pairwise(blocks)):
         raise TimelineError(
-            f"the times go back {len(blocks) - 1} times and overlap: several processes in one "
-            "file? keep the rows of one, or add a column that says whose row it is"
+            f"the times go back {_times(len(blocks) - 1, 'time')} and overlap: several "
+            "processes in one file? keep the rows of one, or add a column that says whose row it is"
         )
     order = np.concatenate(blocks)
     return order, t[order]

@@ -39,9 +39,11 @@ _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])(?:[01]?\d|2[0-3]):\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
 _LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
-# Epoch seconds are 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
+# Epoch seconds are 1e9..4.2e9 from 2001 to 2103; other numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
-_EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
+_EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 4.2e9
+# date +%Y%m%d%H%M%S
+_COMPACT = re.compile(r"20\d\d[01]\d[0-3]\d[0-2]\d[0-5]\d[0-5]\d")
 _UNIT_WORDS = {
     "ms": r"ms|msecs?|millis|milliseconds?", "us": r"us|microseconds?",
     "ns": r"ns|nanos?|nanoseconds?",
@@ -59,7 +61,7 @@ _NAME = re.compile(
 )
 # Names that mean a time if the numbers below them are large enough, perhaps after a dotted path.
 _EPOCH_NAME = re.compile(
-    r"(.*[.])?(begin|end|event|created|observed|last|sample)?_?(clock|date|time|ts|timestamp)"
+    r"(.*[.])?(begin|end|event|created|observed|last|sample)?[_ ]?(clock|date|time|ts|timestamp)"
     rf"_?({_UNIT}|unix)?",
     re.I,
 )
@@ -128,6 +130,8 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
     Raises:
         BadTimeError: for the first cell that is not a time.
     """
+    if _COMPACT.fullmatch(cells[0]):
+        cells = [f"{cell[:8]}T{cell[8:]}" for cell in cells]
     try:
         numbers = np.array(cells, dtype=np.float64)
     except ValueError:
@@ -139,12 +143,19 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
 
 
 def scaled(numbers: FloatArray, unit: str = "") -> Times:
-    """Convert numbers to seconds: since 1970 if large enough, else in ``unit``."""
-    size = float(np.median(np.abs(numbers))) if numbers.size else 0.0
-    for least, factor in _EPOCHS:
-        if size >= least:
-            return Times(numbers * factor, absolute=True)
-    return Times(numbers * UNITS_S.get(unit, 1.0), absolute=False)
+    """Convert numbers to seconds: since 1970 if they are of our time, else in ``unit``.
+
+    A ``unit`` counts unless it makes centuries of them: nanoseconds of an uptime are no
+    milliseconds since 1970.
+    """
+    # A clock that is not set yet shows 1970.
+    low, high = np.quantile(np.abs(numbers), (0.05, 0.95)) if numbers.size else (0.0, 0.0)
+    factor = UNITS_S.get(unit, 1.0)
+    if not unit or high * factor > _EPOCH_S_MAX:
+        for each in (UNITS_S[one] for one in ("s", "ms", "us", "ns")):
+            if low * each >= _EPOCH_S_MIN and high * each <= _EPOCH_S_MAX:
+                return Times(numbers * each, absolute=True)
+    return Times(numbers * factor, absolute=bool(unit) and low * factor >= _EPOCH_S_MIN)
 
 
 def is_epoch(cell: str) -> bool:

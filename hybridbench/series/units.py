@@ -24,9 +24,11 @@ BYTE_FACTORS: Mapping[str, float] = {
     # Kubernetes omits the B.
     "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
     "page": 4096.0, "pages": 4096.0,
+    # Octets, in French.
+    "o": 1.0, "ko": 1e3, "mo": 1e6, "go": 1e9,
 }  # fmt: skip
 # Columns that identify a process; a new number is a new process.
-PROCESS_ID = re.compile(r"p?pid|process_start_time_seconds", re.I)
+PROCESS_ID = re.compile(r"(.*[.])?(p?pid|process_start_time_seconds|process[_ ]?id)", re.I)
 # The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
@@ -66,7 +68,7 @@ _SHOWN = re.compile(
     r"(kb)?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # nvidia-smi columns other than memory.
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
-    r"_limit|^limit|limit_bytes|\blimit\b",
+    r"_limit|^limit|limit_bytes|\blimit\b|^memory[._]?(swap[._]?)?(max|high|low|min|limit)$",
     re.I,
 )
 # Never falls in one process: Go's memstats, columns of jstat and ps, kernel counters.
@@ -81,7 +83,9 @@ _CUMULATIVE = re.compile(
 _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
-    r"read|written|rx|tx|served|generated|processed|completed|finished|failed|dropped|evicted|aborted|"
+    r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
+    r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
+    r"dropped|evicted|aborted|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc)[_ ]time|energy|"
     r"joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
     r"(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",

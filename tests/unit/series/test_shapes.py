@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError, HybridbenchError
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 
@@ -120,7 +120,8 @@ def test_the_number_of_a_row_is_no_level(tmp_path: Path, name: str) -> None:
 
 
 SO_FAR = ("errors", "bytes_sent", "io_read_bytes", "hits", "misses", "tokens_generated",
-          "ctx_switches_voluntary", "user_time", "gc_collections", "packets_recv", "requests_failed")  # fmt: skip
+          "ctx_switches_voluntary", "user_time", "gc_collections", "packets_recv", "requests_failed",
+          "req_handled", "gc_runs", "queries_executed")  # fmt: skip
 
 
 def test_what_adds_up_is_no_level_unless_it_falls(tmp_path: Path) -> None:
@@ -172,6 +173,8 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("|    0   N/A  N/A   342697      C   VLLM::EngineCore       60993MiB |\n" * 3, "query-gpu"),
         ("{'rss': 1}\n", "json.dumps"),
         ("34349 4757 1200 5 0 3000 0\n", "statm.*VmRSS"),
+        (" garbage-first heap   total 262144K, used 819K [0x0, 0x8)\n region size 1024K, 5 young\n" * 3, "jcmd.*jstat"),
+        ("4242:\n\nNative Memory Tracking:\n\nTotal: reserved=3KB, committed=2KB\n", "jcmd.*jstat"),
         ("2026-11-20 10:00:00,062 - INFO - Memory: RSS=92.2 MB, VMS=1060.0 MB\n", "a log.*CSV"),
         ('{"metadata": {"guidellm_version": "0.5.0"}, "benchmarks": []}\n', "GuideLLM"),
         ("desc: --massif-out-file=x\ncmd: ./a\ntime_unit: i\n", "valgrind"),
@@ -250,6 +253,120 @@ def test_rows_of_two_processes_that_nothing_tells_apart_are_refused(tmp_path: Pa
             judged(tmp_path, "\n".join(["time,rss_bytes", *text]))
     with pytest.raises(ConfigError, match="take turns between 2 levels"):
         judged(tmp_path, turns, JudgeOptions(interval_s=60.0))
+
+
+def test_a_command_that_several_workers_run_does_not_tell_them_apart(tmp_path: Path) -> None:
+    blocks = [
+        f"  RSS COMMAND\n{800_001 + i % 3} gunicorn\n{2_000_001 + 2000 * i} gunicorn" for i in ROWS
+    ]
+
+    with pytest.raises(ConfigError, match="take turns between 2 levels"):
+        judged(tmp_path, "\n".join(blocks), JudgeOptions(interval_s=60.0))
+
+
+def test_totals_below_a_table_of_smem_are_no_process(tmp_path: Path) -> None:
+    def sample(row: int) -> str:
+        sizes = [800_000 + row % 3, 2_000_000 + 2000 * row]
+        names = [
+            f" {4000 + k} root     /usr/bin/python3 -m srv       {0:>8} {s:>8}"
+            for k, s in enumerate(sizes)
+        ]
+        return "\n".join(
+            ["  PID User     Command                 Swap      RSS ", *names, *totals(sizes)]
+        )
+
+    def totals(sizes: list[int]) -> list[str]:
+        return (
+            ["-" * 60, f"    2 1                            {0:>8} {sum(sizes):>8} "]
+            if total
+            else []
+        )
+
+    ask, total = JudgeOptions(interval_s=60.0, steady_at="10m"), False
+    assert rates(judged(tmp_path, "\n".join(map(sample, ROWS)), ask)) == {
+        'RSS{PID="4001"}': "117.2"
+    }
+    total = True
+    with pytest.raises(ConfigError, match="4 cells where the heading has 5"):
+        judged(tmp_path, "\n".join(map(sample, ROWS)), ask)
+
+
+GERMAN, FRENCH, SWISS = (
+    str.maketrans(",.", ".,"),
+    str.maketrans(",.", "\u202f,"),
+    str.maketrans(",", "'"),
+)
+GROUPED: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "German": ("RSS (MiB)", "60.0", lambda mib: f"{mib:,.2f}".translate(GERMAN)),
+    "German, with units": ("RSS", "60.0", lambda mib: f"{mib:,.2f} MiB".translate(GERMAN)),
+    "French": ("RSS", "60.0", lambda mib: f"{mib * 1.048576:,.2f} Mo".translate(FRENCH)),
+    "Swiss": ("RSS", "60.0", lambda mib: f"{mib:,.2f} MiB".translate(SWISS)),
+    "German, past 999": ("RSS (MiB)", "60.0", lambda mib: f"{mib:,.0f}".translate(GERMAN)),
+    "English, past 999": ("RSS (MiB)", "60.0", lambda mib: f"{mib:,.0f}"),
+}
+
+
+@pytest.mark.parametrize("locale", GROUPED)
+def test_separators_of_thousands_are_no_decimal_points(tmp_path: Path, locale: str) -> None:
+    name, rate, write = GROUPED[locale]
+    rows = [f"{at(row).isoformat()};{write(940 + row)}" for row in ROWS]
+
+    assert rates(judged(tmp_path, "\n".join([f"Zeit;{name}", *rows]))) == {name: rate}
+
+
+def test_dates_decide_what_a_point_before_three_digits_is(tmp_path: Path) -> None:
+    sizes = [f"{1800 + row:,}" for row in ROWS]
+    rows = [f"{at(row):%d.%m.%Y %H:%M:%S};{sizes[row].translate(GERMAN)}" for row in ROWS]
+    verdict = judged(tmp_path, "\n".join(["Zeit;RSS (MiB)", *rows]))
+    assert rates(verdict) == {"RSS (MiB)": "60.0"}
+    assert any("1.800 is read as 1800; if that is wrong" in note for note in verdict.notes)
+
+    rows = [f"{at(row).isoformat()};{1 + row / 1000:.3f}" for row in ROWS]
+    assert rates(judged(tmp_path, "\n".join(["time;RSS (GiB)", *rows]))) == {"RSS (GiB)": "61.4"}
+
+    rows = [f"{at(row).isoformat()}\t{sizes[row]}" for row in ROWS]
+    verdict = judged(tmp_path, "\n".join(["time\tRSS (MiB)", *rows]))
+    assert any("1,800 is read as 1.800; if that is wrong" in note for note in verdict.notes)
+
+
+def test_a_column_whose_numbers_cannot_be_read_is_named(tmp_path: Path) -> None:
+    rows = [f"{at(row).isoformat()};{2**30};{hex(2**30 + 2**20 * row)}" for row in ROWS]
+    said = "heap: '0x40000000' in line 2 is not read as a number: not judged"
+
+    assert said in judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows])).notes
+    with pytest.raises(HybridbenchError, match=said):
+        judged(tmp_path, "\n".join(["time;heap", *(row.replace(f"{2**30};", "") for row in rows)]))
+
+
+def test_swap_beside_a_total_with_cache_does_not_make_it_clean(tmp_path: Path) -> None:
+    rows = [
+        f"{at(i).timestamp():.0f}\nMemoryCurrent={2**30 + 2**20 * i + 1}\nMemorySwapCurrent=0\n"
+        "MemoryMax=8589934592\nTasksCurrent=12" for i in ROWS
+    ]  # fmt: skip
+    verdict = judged(tmp_path, "\n".join(rows))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "MemoryMax" in verdict.not_judged
+
+
+def test_a_process_id_is_known_below_other_keys(tmp_path: Path) -> None:
+    samples = [
+        json.dumps({"@timestamp": at(i).isoformat(), "process": {"pid": 100 + i // 60, "rss_bytes": 2**30 + 2**20 * (i % 60)}})
+        for i in ROWS
+    ]  # fmt: skip
+    notes = [note for row in judged(tmp_path, "\n".join(samples)).rows for note in row.notes]
+
+    assert any("restarted after 1h" in note for note in notes)
+
+
+@pytest.mark.parametrize("form", ["NUL bytes", "sep=", "bars"])
+def test_what_a_program_adds_around_a_table_is_left_out(tmp_path: Path, form: str) -> None:
+    rows = [f"{at(row):%Y-%m-%d %H:%M:%S};{2**30 + 2**20 * row}" for row in ROWS]
+    text = "\n".join(["time;rss_bytes", *rows])
+    text = {"NUL bytes": f"{text}\n{chr(0) * 4096}", "sep=": f'"sep=;"\n{text}',
+            "bars": text.replace(";", " | ")}[form]  # fmt: skip
+
+    assert rates(judged(tmp_path, text)) == {"rss_bytes": "60.0"}
 
 
 def test_a_state_that_comes_and_goes_is_no_owner(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("CPU (%)", Role.SHOWN),
         ("pid", Role.SHOWN),
         ("memory_limit_bytes", Role.SHOWN),
+        ("MemoryMax", Role.SHOWN),
+        ("memory.high", Role.SHOWN),
         ("memory.total [MiB]", Role.SHOWN),
         ("utilization.memory [%]", Role.SHOWN),
         ('temperature.gpu{index="0"}', Role.SHOWN),
