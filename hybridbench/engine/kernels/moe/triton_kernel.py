@@ -1,12 +1,15 @@
 """The choice of experts, and the products of the chosen ones, in Triton.
 
-Tokens are sorted by expert, so that an expert's rows are adjacent; a program multiplies some of
-them.  The expert of a program follows from the counts on the device, so the host need not wait.
+Pairs of a token and one of its experts are sorted by expert; a tile is some pairs of one expert.
+Tiles are listed on the device, so that the host need not wait for their number.  The first product
+gathers the rows of the tokens, the second scatters its own.  Programs of one expert are adjacent,
+so that they read its matrices from the cache (the grouped order of Triton's tutorial on products).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -15,9 +18,30 @@ from torch import Tensor
 
 from hybridbench.engine.kernels.moe.reference import swiglu
 
-_ROWS_PER_TILE = 16
-_COLUMNS_PER_TILE = 64
-_INPUTS_PER_STEP = 32
+
+@dataclass(frozen=True)
+class Tile:
+    """What a program multiplies: ``pairs`` x ``columns``, summed over ``inputs`` at a time."""
+
+    pairs: int
+    columns: int
+    inputs: int
+    warps: int = 4
+    stages: int = 3
+
+
+_PRECISE = Tile(16, 64, 32)
+"""For float32 and float64, which tensor cores do not multiply exactly."""
+_TILES = (
+    # Few pairs: reading the matrices takes all the time, so more of them are on their way.
+    (8, Tile(16, 64, 128, stages=4)),
+    (32, Tile(32, 64, 64, stages=4)),
+    (128, Tile(64, 128, 64)),
+)
+"""For half precision: the tile up to a mean number of pairs per expert."""
+_LARGEST = Tile(128, 128, 64, warps=8)
+_TILES_PER_GROUP = 8
+_LISTED_PER_PROGRAM = 32
 
 
 def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -49,45 +73,98 @@ def experts_sorted(
 ) -> Tensor:
     """See the reference."""
     tokens, per_token = chosen.shape
-    flat = chosen.reshape(-1)
-    order = flat.argsort(stable=True)
-    shares = weights.reshape(-1).index_select(0, order).unsqueeze(1)
-    counts = torch.zeros(gate_up.shape[0], dtype=torch.int64, device=x.device)
-    counts.scatter_add_(0, flat, torch.ones_like(flat))
-    both = _per_expert(x.index_select(0, order // per_token), gate_up.transpose(1, 2), counts)
-    owners = flat.index_select(0, order)
-    if biases is not None:
-        both += biases[0].index_select(0, owners)
-    mixed = _per_expert(unit(both).mul_(shares), down, counts)
-    if biases is not None:
-        mixed.addcmul_(biases[1].index_select(0, owners), shares)
-    # Back in the order of the tokens, so that sums do not depend on the order of the programs.
-    by_token = torch.empty_like(mixed).index_copy_(0, order, mixed)
-    return by_token.view(tokens, per_token, -1).sum(dim=1)
+    experts, outputs, hidden = gate_up.shape
+    if not tokens:
+        return torch.zeros_like(x)
+    tile = _tile_for(x.dtype, chosen.numel() // experts)
+    owners, order = chosen.reshape(-1).sort(stable=True)
+    tiles = _listed(owners, experts, tile)
+    products = _Products(tile, tiles, order, weights.contiguous(), per_token)
+    biased = (None, None) if biases is None else biases
+    fused = unit is swiglu and biases is None
+    both = x.new_empty(len(order), outputs // 2 if fused else outputs)
+    products.multiply(x, gate_up.transpose(1, 2), biased[0], both, first=True, gated=fused)
+    mixed = x.new_empty(len(order), hidden)
+    products.multiply(both if fused else unit(both), down, biased[1], mixed)
+    # Summed in the order of the tokens, so that sums do not depend on the order of the programs.
+    return mixed.view(tokens, per_token, hidden).sum(dim=1)
 
 
-def _per_expert(rows: Tensor, matrices: Tensor, counts: Tensor) -> Tensor:
-    """``rows[segment e] @ matrices[e]`` for segments of ``counts`` rows: [n, in] -> [n, out]."""
-    experts, inputs, outputs = matrices.shape
-    out = rows.new_empty(len(rows), outputs)
-    # An upper limit for the number of tiles, whatever the counts; excess tiles do nothing.
-    tiles = len(rows) // _ROWS_PER_TILE + min(experts, len(rows))
-    if tiles:
-        double, single = rows.dtype == torch.float64, rows.dtype == torch.float32
-        _multiply[(tiles, triton.cdiv(outputs, _COLUMNS_PER_TILE))](
-            *(rows.contiguous(), matrices, counts, out, *matrices.stride()),
-            EXPERTS=experts,
-            INPUTS=inputs,
-            OUTPUTS=outputs,
-            BLOCK_E=triton.next_power_of_2(experts),
-            BLOCK_M=_ROWS_PER_TILE,
-            BLOCK_N=_COLUMNS_PER_TILE,
-            BLOCK_K=_INPUTS_PER_STEP,
-            SUM=tl.float64 if double else tl.float32,
-            # tf32 keeps all the bits of half precision.
-            PRECISION="ieee" if double or single else "tf32",
+def _tile_for(dtype: torch.dtype, pairs_per_expert: int) -> Tile:
+    if dtype.itemsize > 2:
+        return _PRECISE
+    return next((tile for most, tile in _TILES if pairs_per_expert <= most), _LARGEST)
+
+
+def _listed(owners: Tensor, experts: int, tile: Tile) -> Tensor:
+    """[n, 3]: the expert of each tile, its first pair, and the end of the expert's pairs.
+
+    n is an upper limit, whatever the counts; what is too much has no pairs.
+    """
+    pairs = len(owners)
+    count = pairs // tile.pairs + min(experts, pairs)
+    tiles = owners.new_empty(count, 3)
+    _list_tiles[(triton.cdiv(count, _LISTED_PER_PROGRAM),)](
+        *(owners, tiles, pairs, pairs.bit_length(), count),
+        BLOCK_E=triton.next_power_of_2(experts),
+        BLOCK_M=tile.pairs,
+        BLOCK_T=_LISTED_PER_PROGRAM,
+    )
+    return tiles
+
+
+@dataclass(frozen=True)
+class _Products:
+    """What both products of a call have in common."""
+
+    tile: Tile
+    tiles: Tensor
+    order: Tensor
+    """[n]: the pairs, counted token after token, sorted by expert."""
+    weights: Tensor
+    per_token: int
+
+    def multiply(
+        self,
+        rows: Tensor,
+        matrices: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        *,
+        first: bool = False,
+        gated: bool = False,
+    ) -> None:
+        """Multiply the row of each pair by the matrix of its expert.
+
+        Args:
+            rows: [T, in] if ``first``, else [n, in], sorted by expert.
+            matrices: [E, in, out]; [E, in, 2*out] if ``gated``.
+            bias: [E, out].
+            out: [n, out], written: sorted by expert if ``first``, else weighted, token after token.
+            first: whether this is the first product of the call.
+            gated: whether ``out`` is ``silu(gate) * up``, gate before up in the matrices.
+        """
+        tile = self.tile
+        columns = tile.columns // 2 if gated else tile.columns
+        blocks = triton.cdiv(out.shape[1], columns)
+        _multiply[(len(self.tiles) * blocks,)](
+            *(rows.contiguous(), matrices, self.tiles, self.order, self.weights),
+            *(rows if bias is None else bias.contiguous(), out, *matrices.stride()),
+            HAS_BIAS=bias is not None,
+            FIRST=first,
+            GATED=gated,
+            PER_TOKEN=self.per_token,
+            INPUTS=matrices.shape[1],
+            OUTPUTS=out.shape[1],
+            BLOCKS=blocks,
+            GROUP=_TILES_PER_GROUP,
+            BLOCK_M=tile.pairs,
+            BLOCK_N=columns,
+            BLOCK_K=tile.inputs,
+            SUM=tl.float64 if rows.dtype == torch.float64 else tl.float32,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
         )
-    return out
 
 
 @triton.jit
@@ -121,54 +198,110 @@ def _route(
     tl.store(weights + token * TOP_K + place, best / among, mask=place < TOP_K)
 
 
+@triton.jit(do_not_specialize=["pairs", "steps", "count"])
+def _list_tiles(
+    owners,
+    tiles,
+    pairs,
+    steps,
+    count,
+    BLOCK_E: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+):
+    expert = tl.arange(0, BLOCK_E)
+    start = _first_of(owners, expert, pairs, steps)
+    # After the last expert there are no pairs.
+    end = _first_of(owners, expert + 1, pairs, steps)
+    needed = (end - start + BLOCK_M - 1) // BLOCK_M
+    behind = tl.cumsum(needed, axis=0)
+    tile = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    owner = tl.sum((behind[None, :] <= tile[:, None]).to(tl.int32), axis=1)
+    own = expert[None, :] == owner[:, None]
+    skipped = tl.sum(tl.where(own, (start - (behind - needed) * BLOCK_M)[None, :], 0), axis=1)
+    last = tl.sum(tl.where(own, end[None, :], 0), axis=1)
+    inside = tile < count
+    tl.store(tiles + 3 * tile, owner, mask=inside)
+    tl.store(tiles + 3 * tile + 1, skipped + tile * BLOCK_M, mask=inside)
+    tl.store(tiles + 3 * tile + 2, last, mask=inside)
+
+
+@triton.jit
+def _first_of(owners, expert, pairs, steps):
+    """The first of the sorted pairs that belongs to ``expert`` or a later one: bisection."""
+    low = expert * 0
+    high = low + pairs
+    for _ in range(steps):
+        middle = (low + high) // 2
+        searching = low < high
+        earlier = tl.load(owners + middle, mask=searching, other=0) < expert
+        low = tl.where(searching & earlier, middle + 1, low)
+        high = tl.where(searching & earlier, high, middle)
+    return low
+
+
 @triton.jit
 def _multiply(
     rows,
     matrices,
-    counts,
+    tiles,
+    order,
+    weights,
+    bias,
     out,
     expert_stride,
     input_stride,
     output_stride,
-    EXPERTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    FIRST: tl.constexpr,
+    GATED: tl.constexpr,
+    PER_TOKEN: tl.constexpr,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SUM: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
-    tile = tl.program_id(0)
-    experts = tl.arange(0, BLOCK_E)
-    sizes = tl.load(counts + experts, mask=experts < EXPERTS, other=0)
-    tiles = (sizes + BLOCK_M - 1) // BLOCK_M
-    expert = tl.sum((tl.cumsum(tiles, axis=0) <= tile).to(tl.int64), axis=0)
-    earlier = experts < expert
-    first = tl.sum(tl.where(earlier, sizes, 0), axis=0)
-    size = tl.sum(tl.where(experts == expert, sizes, 0), axis=0)
-    member = (tile - tl.sum(tl.where(earlier, tiles, 0), axis=0)) * BLOCK_M
-    member += tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    # After the last tile there is no expert, and the size is 0.
-    in_row, in_column = member < size, column < OUTPUTS
-    row = first + member
-    matrix = matrices + expert * expert_stride
+    # All tiles of a group come before the next block of columns.
+    begin = tl.program_id(0) // (GROUP * BLOCKS) * GROUP
+    members = tl.minimum(tl.num_programs(0) // BLOCKS - begin, GROUP)
+    within = tl.program_id(0) % (GROUP * BLOCKS)
+    tile = tiles + 3 * (begin + within % members)
+    expert, first, end = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    if first >= end:
+        return
+    pair = first + tl.arange(0, BLOCK_M)
+    column = within // members * BLOCK_N + tl.arange(0, BLOCK_N)
+    in_row, in_column = pair < end, column < OUTPUTS
+    place = tl.load(order + pair, mask=in_row, other=0)
+    row = pair
+    if FIRST:
+        row = place // PER_TOKEN
+        place = pair
+    left_row = rows + row[:, None] * INPUTS
+    right_column = matrices + expert * expert_stride + column[None, :] * output_stride
     total = tl.zeros([BLOCK_M, BLOCK_N], dtype=SUM)
-    for begin in range(0, INPUTS, BLOCK_K):
-        index = begin + tl.arange(0, BLOCK_K)
-        in_input = index < INPUTS
-        left = tl.load(
-            rows + row[:, None] * INPUTS + index[None, :],
-            mask=in_row[:, None] & in_input[None, :],
-            other=0.0,
-        )
-        right = tl.load(
-            matrix + index[:, None] * input_stride + column[None, :] * output_stride,
-            mask=in_input[:, None] & in_column[None, :] & (expert < EXPERTS),
-            other=0.0,
-        )
-        total += tl.dot(left.to(SUM), right.to(SUM), input_precision=PRECISION)
-    place = row[:, None] * OUTPUTS + column[None, :]
-    tl.store(out + place, total, mask=in_row[:, None] & in_column[None, :])
+    up = tl.zeros([BLOCK_M, BLOCK_N], dtype=SUM)
+    for i in range(0, INPUTS, BLOCK_K):
+        index = i + tl.arange(0, BLOCK_K)
+        in_left = in_row[:, None] & (index < INPUTS)[None, :]
+        in_right = (index < INPUTS)[:, None] & in_column[None, :]
+        left = tl.load(left_row + index[None, :], mask=in_left, other=0.0)
+        right_at = right_column + index[:, None] * input_stride
+        right = tl.load(right_at, mask=in_right, other=0.0)
+        total += tl.dot(left, right, input_precision="ieee")
+        if GATED:
+            right = tl.load(right_at + OUTPUTS * output_stride, mask=in_right, other=0.0)
+            up += tl.dot(left, right, input_precision="ieee")
+    if GATED:
+        total = total / (1.0 + tl.exp(-total)) * up
+    if HAS_BIAS:
+        added = tl.load(bias + expert * OUTPUTS + column, mask=in_column, other=0.0)
+        total += added.to(SUM)[None, :]
+    if not FIRST:
+        total *= tl.load(weights + place, mask=in_row, other=0.0).to(SUM)[:, None]
+    out_at = out + place[:, None] * OUTPUTS + column[None, :]
+    tl.store(out_at, total, mask=in_row[:, None] & in_column[None, :])

@@ -7,7 +7,7 @@ share a key head are folded into another dimension, so keys are never repeated i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 _QUERY_BLOCK = 256
-QUERIES_PER_TILE = 16
-"""New tokens of one request per Triton program."""
 # A decode batch is cut into groups of similar length: padding gathers at most this factor more,
 _PADDING_FACTOR = 1.5
 # unless the group is so small that another call costs more than its padding.
@@ -203,6 +201,7 @@ class ExtendPlan:
     kv_indices: npt.NDArray[np.int64]
     device: torch.device
     window: int | None = None
+    _tiles: dict[int, ExtendTiles] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def build(
@@ -235,16 +234,18 @@ class ExtendPlan:
             for first, count, prefix_len, start in self.spans
         )
 
-    @cached_property
-    def tiles(self) -> ExtendTiles:
-        """The layout for the Triton kernel."""
-        counts = [count for _, count, _, _ in self.spans]
-        tiles = [-(-count // QUERIES_PER_TILE) for count in counts]
-        requests = np.repeat(np.arange(len(counts)), tiles)
-        firsts = np.repeat(np.cumsum(tiles) - tiles, tiles)
-        begins = (np.arange(len(requests)) - firsts) * QUERIES_PER_TILE
-        arrays = requests, begins, np.asarray(self.spans, dtype=np.int64), self.kv_indices
-        return ExtendTiles(*(torch.from_numpy(array).to(self.device) for array in arrays))
+    def tiles(self, size: int) -> ExtendTiles:
+        """The layout for the Triton kernel, with tiles of at most ``size`` queries."""
+        if size not in self._tiles:
+            counts = [count for _, count, _, _ in self.spans]
+            tiles = [-(-count // size) for count in counts]
+            requests = np.repeat(np.arange(len(counts)), tiles)
+            firsts = np.repeat(np.cumsum(tiles) - tiles, tiles)
+            begins = (np.arange(len(requests)) - firsts) * size
+            arrays = requests, begins, np.asarray(self.spans, dtype=np.int64), self.kv_indices
+            tensors = (torch.from_numpy(array).to(self.device) for array in arrays)
+            self._tiles[size] = ExtendTiles(*tensors)
+        return self._tiles[size]
 
 
 def extend_attention(

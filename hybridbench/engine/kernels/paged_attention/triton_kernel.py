@@ -1,7 +1,8 @@
 """Grouped-query attention over keys and values stored by slot: online softmax in Triton.
 
-A decode program handles the queries that share a key head, so that each key is read once for all
-of them; an extend program handles one head of some new tokens.
+A program handles the query heads that share a key head, so that each key is read once for all of
+them: of one request in a decode step, of some of its new tokens in a prefill.  Products are in the
+type of the queries, sums in float32 at least.
 Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); the work is divided as in
 SGLang's ``decode_attention``.
 """
@@ -13,13 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridbench.engine.kernels.paged_attention.reference import (
-    QUERIES_PER_TILE,
-    DecodePlan,
-    ExtendPlan,
-)
+from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 
 _KEYS_PER_BLOCK = 32
+# Of a prefill: rows (a query head of a token each) and keys of a product on tensor cores, ...
+_ROWS_PER_TILE = 128
+_KEYS_PER_TILE = 64
+# Wide heads take half as many keys: the shared memory of an A100 holds no more.
+_WIDE_HEAD = 128
+# ... and rows of one in single or double precision, which they do not multiply exactly.
+_PRECISE_ROWS_PER_TILE = 32
 # The smallest side of a matrix product in Triton.
 _LEAST_BLOCK = 16
 
@@ -53,7 +57,7 @@ def decode_attention(
         BLOCK_G=_block(heads // key_heads),
         BLOCK_D=_block(head_dim),
         BLOCK_N=_KEYS_PER_BLOCK,
-        **_arithmetic(q.dtype),
+        SUM=_sum_type(q.dtype),
     )
     return output
 
@@ -67,23 +71,30 @@ def extend_attention(
 ) -> Tensor:
     """See the reference."""
     _, heads, head_dim = q.shape
+    key_heads = key_buffer.shape[1]
     q = q.contiguous()
     output = torch.empty_like(q)
-    tiles = plan.tiles
+    half = q.dtype.itemsize == 2
+    group = triton.next_power_of_2(heads // key_heads)
+    size = max((_ROWS_PER_TILE if half else _PRECISE_ROWS_PER_TILE) // group, 1)
+    tiles = plan.tiles(size)
     if len(tiles.requests):
-        _extend[(len(tiles.requests), heads)](
+        _extend[(len(tiles.requests), key_heads)](
             *(q, key_buffer, value_buffer, q if sinks is None else sinks),
             *(tiles.requests, tiles.begins, tiles.spans, tiles.slots, output),
             HAS_SINKS=sinks is not None,
             WINDOW=plan.window or 0,
             SCALE=head_dim**-0.5,
-            HEADS=heads,
-            KEY_HEADS=key_buffer.shape[1],
+            KEY_HEADS=key_heads,
+            GROUP=heads // key_heads,
             HEAD_DIM=head_dim,
-            BLOCK_M=QUERIES_PER_TILE,
+            TOKENS=size,
+            BLOCK_G=group,
             BLOCK_D=_block(head_dim),
-            BLOCK_N=_KEYS_PER_BLOCK,
-            **_arithmetic(q.dtype),
+            BLOCK_N=_KEYS_PER_TILE if half and head_dim <= _WIDE_HEAD else _KEYS_PER_BLOCK,
+            SUM=_sum_type(q.dtype),
+            num_warps=8 if half else 4,
+            num_stages=2,
         )
     return output
 
@@ -92,11 +103,8 @@ def _block(size: int) -> int:
     return max(_LEAST_BLOCK, 1 << (size - 1).bit_length())
 
 
-def _arithmetic(dtype: torch.dtype) -> dict[str, object]:
-    """The dtype of sums, and the precision of products: tf32 keeps all bits of half precision."""
-    if dtype == torch.float64:
-        return {"SUM": tl.float64, "PRECISION": "ieee"}
-    return {"SUM": tl.float32, "PRECISION": "ieee" if dtype == torch.float32 else "tf32"}
+def _sum_type(dtype: torch.dtype) -> tl.dtype:
+    return tl.float64 if dtype == torch.float64 else tl.float32
 
 
 @triton.jit
@@ -118,7 +126,6 @@ def _decode(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SUM: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     request = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
@@ -131,7 +138,7 @@ def _decode(
     in_group = member < GROUP
     in_query = in_group[:, None] & in_dim[None, :]
     place_q = (request * KEY_HEADS * GROUP + head)[:, None] * HEAD_DIM + dim[None, :]
-    query = tl.load(q + place_q, mask=in_query, other=0.0).to(SUM)
+    query = tl.load(q + place_q, mask=in_query, other=0.0)
 
     peak = tl.full([BLOCK_G], float("-inf"), dtype=SUM)
     whole = tl.zeros([BLOCK_G], dtype=SUM)
@@ -145,7 +152,7 @@ def _decode(
         seen = (position < length)[None, :] & in_group[:, None]
         peak, whole, mixed = _attend(
             *(query, key_buffer, value_buffer, slots + start, position, length, key_head, seen),
-            *(peak, whole, mixed, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D, SUM, PRECISION),
+            *(peak, whole, mixed, True, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D),
         )
     _store_mixed(output + place_q, mixed, whole, in_query)
 
@@ -164,50 +171,57 @@ def _extend(
     HAS_SINKS: tl.constexpr,
     WINDOW: tl.constexpr,
     SCALE: tl.constexpr,
-    HEADS: tl.constexpr,
     KEY_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_G: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SUM: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
-    tile = tl.program_id(0)
-    head = tl.program_id(1)
-    key_head = head // (HEADS // KEY_HEADS)
-    span = spans + 4 * tl.load(requests + tile)
-    begin = tl.load(begins + tile)
+    tile, key_head = tl.program_id(0), tl.program_id(1)
+    span, begin = spans + 4 * tl.load(requests + tile), tl.load(begins + tile)
     first, count = tl.load(span), tl.load(span + 1)
     prefix_len, start = tl.load(span + 2), tl.load(span + 3)
+    # A row is a query head of a token.
+    row = tl.arange(0, TOKENS * BLOCK_G)
+    token = begin + row // BLOCK_G
+    member = row % BLOCK_G
+    head = key_head * GROUP + member
     dim = tl.arange(0, BLOCK_D)
-    in_dim = dim < HEAD_DIM
-    token = begin + tl.arange(0, BLOCK_M)
-    in_query = (token < count)[:, None] & in_dim[None, :]
-    place_q = ((first + token) * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
-    query = tl.load(q + place_q, mask=in_query, other=0.0).to(SUM)
-
-    peak = tl.full([BLOCK_M], float("-inf"), dtype=SUM)
-    whole = tl.zeros([BLOCK_M], dtype=SUM)
+    in_query = ((token < count) & (member < GROUP))[:, None] & (dim < HEAD_DIM)[None, :]
+    place_q = ((first + token) * KEY_HEADS * GROUP + head)[:, None] * HEAD_DIM + dim[None, :]
+    query = tl.load(q + place_q, mask=in_query, other=0.0)
+    peak = tl.full([TOKENS * BLOCK_G], float("-inf"), dtype=SUM)
+    whole = tl.zeros([TOKENS * BLOCK_G], dtype=SUM)
     if HAS_SINKS:
-        # A sink is a key without a value.
-        peak = tl.zeros([BLOCK_M], dtype=SUM) + tl.load(sinks + head).to(SUM)
+        peak = tl.load(sinks + head, mask=member < GROUP, other=0.0).to(SUM)
         whole += 1.0
-    mixed = tl.zeros([BLOCK_M, BLOCK_D], dtype=SUM)
+    mixed = tl.zeros([TOKENS * BLOCK_G, BLOCK_D], dtype=SUM)
     own = prefix_len + token
-    visible = prefix_len + tl.minimum(begin + BLOCK_M, count)
+    visible = prefix_len + tl.minimum(begin + TOKENS, count)
     hidden = begin * 0
+    # Whole blocks that the first query sees, and so every other.
+    seen_by_all = (prefix_len + begin + 1) // BLOCK_N * BLOCK_N
     if WINDOW:
         # The first query of a tile sees furthest back.
         hidden = tl.maximum(prefix_len + begin + 1 - WINDOW, 0)
-    for first_key in range(hidden, visible, BLOCK_N):
+        seen_by_all = hidden
+    for first_key in range(hidden, seen_by_all, BLOCK_N):
+        position = first_key + tl.arange(0, BLOCK_N)
+        peak, whole, mixed = _attend(
+            *(query, key_buffer, value_buffer, slots + start, position, visible, key_head, None),
+            *(peak, whole, mixed, False, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D),
+        )
+    for first_key in range(seen_by_all, visible, BLOCK_N):
         position = first_key + tl.arange(0, BLOCK_N)
         seen = position[None, :] <= own[:, None]
         if WINDOW:
             seen = seen & (position[None, :] > own[:, None] - WINDOW)
         peak, whole, mixed = _attend(
             *(query, key_buffer, value_buffer, slots + start, position, visible, key_head, seen),
-            *(peak, whole, mixed, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D, SUM, PRECISION),
+            *(peak, whole, mixed, True, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D),
         )
     _store_mixed(output + place_q, mixed, whole, in_query)
 
@@ -225,14 +239,13 @@ def _attend(
     peak,
     whole,
     mixed,
+    MASKED: tl.constexpr,
     SCALE: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    SUM: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
-    """Add the keys at ``position``, those before ``end``, where they are ``seen``.
+    """Add the keys at ``position``: all, or if MASKED those before ``end``, where ``seen``.
 
     ``mixed / whole`` is the softmax so far, with the largest score ``peak`` subtracted from all.
     """
@@ -240,17 +253,20 @@ def _attend(
     inside = position < end
     slot = tl.load(slots + position, mask=inside, other=0)
     place = (slot * KEY_HEADS + key_head)[:, None] * HEAD_DIM + dim[None, :]
-    in_keys = inside[:, None] & (dim < HEAD_DIM)[None, :]
-    keys = tl.load(key_buffer + place, mask=in_keys, other=0.0).to(SUM)
-    values = tl.load(value_buffer + place, mask=in_keys, other=0.0).to(SUM)
-    scores = tl.dot(query, tl.trans(keys), input_precision=PRECISION) * SCALE
-    scores = tl.where(seen & inside[None, :], scores, float("-inf"))
+    in_keys = (dim < HEAD_DIM)[None, :]
+    if MASKED:
+        in_keys = in_keys & inside[:, None]
+    keys = tl.load(key_buffer + place, mask=in_keys, other=0.0)
+    values = tl.load(value_buffer + place, mask=in_keys, other=0.0)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * SCALE
+    if MASKED:
+        scores = tl.where(seen & inside[None, :], scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, axis=1))
     # A query that has seen no key yet has no peak; 0 keeps its shares zero and finite.
     anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     shrunk = tl.exp(peak - anchor)
     shares = tl.exp(scores - anchor[:, None])
-    added = tl.dot(shares, values, input_precision=PRECISION)
+    added = tl.dot(shares.to(values.dtype), values, input_precision="ieee")
     return new_peak, whole * shrunk + tl.sum(shares, axis=1), mixed * shrunk[:, None] + added
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,13 @@ CANARY = {True: float("nan"), False: -1}
 DEVICES = [
     pytest.param("cpu", id="interpreter"),
     pytest.param("cuda", id="gpu", marks=pytest.mark.gpu),
+]
+
+HALVES = [
+    # The interpreter multiplies bfloat16 wrongly.
+    pytest.param("cpu", torch.float16, id="interpreter-float16"),
+    pytest.param("cuda", torch.float16, id="gpu-float16", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.bfloat16, id="gpu-bfloat16", marks=pytest.mark.gpu),
 ]
 
 
@@ -76,6 +84,40 @@ def assert_agrees(
         _assert_close(moved, wanted_after, atol)
 
 
+def assert_agrees_in_half(
+    reference: Callable[..., Tensor],
+    kernel: Callable[..., Tensor],
+    *arguments: Argument,
+    device: Device,
+    dtype: torch.dtype,
+) -> None:
+    """The kernel's result in ``dtype`` is the reference's in float64 of the same numbers, rounded.
+
+    A few of its steps round; each adds a third of the type's epsilon to the relative error.
+    """
+    # A quarter keeps sums of some hundred products far from the largest float16.
+    quarters = [typed(argument, dtype, device, scale=0.25) for argument in arguments]
+    wanted = reference(*(typed(each, torch.float64, device) for each in quarters))
+    with _poisoned_results():
+        found = kernel(*quarters)
+
+    assert found.dtype == dtype
+    error = float((found.double() - wanted).norm() / wanted.norm())
+    assert error < 2 * torch.finfo(dtype).eps
+
+
+def typed(
+    argument: object, dtype: torch.dtype, device: Device = CPU, *, scale: float = 1.0
+) -> object:
+    """The same on ``device``, with numbers in ``dtype``; indices stay what they are."""
+    if isinstance(argument, Tensor):
+        moved = argument.to(device)
+        return (moved * scale).to(dtype) if argument.is_floating_point() else moved
+    if isinstance(argument, tuple | list):
+        return [typed(part, dtype, device, scale=scale) for part in argument]
+    return argument(device) if callable(argument) else argument
+
+
 def but_for_the_dump(form: Callable[..., Tensor], pool: int, slots: int) -> Callable[..., Tensor]:
     """``form`` without what padding gives: its outputs, and row 0 of the pool.
 
@@ -101,6 +143,8 @@ def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     changed = importlib.util.module_from_spec(spec)
+    # Dataclasses look up their module.
+    sys.modules[spec.name] = changed
     spec.loader.exec_module(changed)
     return changed
 

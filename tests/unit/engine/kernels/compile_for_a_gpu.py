@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 import torch
-from torch import Tensor
 
 from benchmarks.kernel_compilation import TARGETS, compiling
 from hybridbench.engine.kernels.dispatch import triton_kernels
@@ -24,7 +23,7 @@ from tests.unit.engine.kernels import (
     test_paged_attention_triton,
     test_state_copy_triton,
 )
-from tests.unit.engine.kernels.agreement import CPU, Argument, random
+from tests.unit.engine.kernels.agreement import Argument, random, typed
 
 ALL = 9
 ARGUMENTS: dict[str, tuple[list[Argument], int]] = {
@@ -58,15 +57,6 @@ that of states, which is never half precision.
 """
 
 
-def typed(argument: Argument, dtype: torch.dtype) -> object:
-    """The same with numbers in ``dtype``; indices stay what they are."""
-    if isinstance(argument, Tensor):
-        return argument.to(dtype) if argument.is_floating_point() else argument
-    if isinstance(argument, (tuple, list)):
-        return [typed(part, dtype) for part in argument]
-    return argument(CPU) if callable(argument) else argument
-
-
 def main() -> None:
     """Compile the operations that are named, or all."""
     table = triton_kernels()
@@ -81,7 +71,7 @@ def main() -> None:
             for weights in (torch.float32, torch.bfloat16, torch.float64):
                 states = torch.float32 if weights == torch.bfloat16 else weights
                 types = [weights] * of_model + [states] * len(arguments)
-                forms[name](*map(typed, arguments, types))
+                forms[name](*(typed(*pair) for pair in zip(arguments, types, strict=False)))
                 print(name, weights)
 
 

@@ -13,8 +13,10 @@ from hybridbench.engine.kernels.moe import reference, triton_kernel
 from hybridbench.engine.kernels.moe.reference import clamped_swiglu, swiglu
 from tests.unit.engine.kernels.agreement import (
     DEVICES,
+    HALVES,
     Argument,
     assert_agrees,
+    assert_agrees_in_half,
     device_of,
     mutant,
     random,
@@ -103,13 +105,26 @@ def test_experts_equal_the_reference(arguments: list[Argument], device: str) -> 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("in_row, in_column = member < size", "in_row, in_column = member < size - 1"),
-        ("matrix = matrices + expert * expert_stride", "matrix = matrices"),
-        ("unit(both).mul_(shares)", "unit(both)"),
+        ("in_row, in_column = pair < end", "in_row, in_column = pair < end - 1"),
+        ("matrices + expert * expert_stride", "matrices"),
+        ("total *= tl.load(weights + place", "total *= tl.load(weights + pair"),
         ("total += tl.dot", "total = tl.dot"),
-        ("row = first + member", "row = member"),
+        ("row = place // PER_TOKEN", "row = pair // PER_TOKEN"),
+        ("place = pair", "place = place"),
+        ("right_at + OUTPUTS * output_stride", "right_at"),
+        ("up += tl.dot", "up = tl.dot"),
+        ("tl.exp(-total)) * up", "tl.exp(-total))"),
+        ("_first_of(owners, expert + 1,", "_first_of(owners, expert,"),
+        ("start - (behind - needed) * BLOCK_M", "start"),
+        ("mask=searching, other=0) < expert", "mask=searching, other=0) <= expert"),
+        ("[None, :] <= tile[:, None]", "[None, :] < tile[:, None]"),
+        ("within // members * BLOCK_N", "within * BLOCK_N"),
     ],
-    ids=["mask-off-by-one", "wrong-expert", "missing-scale", "stale-sum", "wrong-row"],
+    ids=[
+        *("mask-off-by-one", "wrong-expert", "wrong-share", "stale-sum", "wrong-token"),
+        *("wrong-row", "gate-twice", "stale-gate", "missing-gate", "no-end", "skipped-tile"),
+        *("late-search", "late-tile", "wrong-column"),
+    ],
 )
 def test_a_mutant_of_the_experts_is_found(old: str, new: str, tmp_path: Path) -> None:
     changed = mutant(triton_kernel, old, new, tmp_path)
@@ -118,5 +133,42 @@ def test_a_mutant_of_the_experts_is_found(old: str, new: str, tmp_path: Path) ->
         assert_agrees(
             reference.experts_sorted,
             changed.experts_sorted,
-            *expert_arguments([[4, 0], [0, 3], [0, 2]], hidden=40),
+            *expert_arguments([[4, 1 + i % 3] for i in range(17)], hidden=40),
         )
+
+
+def test_a_mutant_of_the_biases_is_found(tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, "bias + expert * OUTPUTS", "bias", tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            reference.experts_sorted,
+            changed.experts_sorted,
+            *expert_arguments([[4, 0], [0, 3]], biases=True),
+        )
+
+
+@pytest.mark.parametrize(("device", "dtype"), HALVES)
+@pytest.mark.parametrize(
+    ("tokens", "biases"),
+    [
+        (6, True),
+        pytest.param(40, True, marks=pytest.mark.gpu),
+        pytest.param(130, True, marks=pytest.mark.gpu),
+        (270, False),
+    ],
+    ids=str,
+)
+def test_each_tile_of_half_precision_agrees(
+    tokens: int, biases: bool, device: str, dtype: torch.dtype
+) -> None:
+    """One expert has all tokens but one; the mean over both chooses the tile."""
+    chosen = [[int(i == 3)] for i in range(tokens)]
+
+    assert_agrees_in_half(
+        reference.experts_sorted,
+        triton_kernel.experts_sorted,
+        *expert_arguments(chosen, experts=2, width=20, hidden=72, biases=biases),
+        device=device_of(device),
+        dtype=dtype,
+    )

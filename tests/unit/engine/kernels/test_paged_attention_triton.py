@@ -14,8 +14,10 @@ from hybridbench.engine.kernels.paged_attention import reference, triton_kernel
 from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 from tests.unit.engine.kernels.agreement import (
     DEVICES,
+    HALVES,
     Argument,
     assert_agrees,
+    assert_agrees_in_half,
     device_of,
     mutant,
     random,
@@ -85,7 +87,7 @@ def test_decode_equals_the_reference(arguments: list[Argument], device: str) -> 
     [
         ("seen = (position < length)", "seen = (position < length - 1)"),
         ("slot = tl.load(slots + position", "slot = tl.load(slots + position * 0"),
-        ("input_precision=PRECISION) * SCALE", "input_precision=PRECISION)"),
+        ('input_precision="ieee") * SCALE', 'input_precision="ieee")'),
         ("return new_peak, whole * shrunk", "return new_peak, whole"),
         ("mask=in_group, other=0.0).to(SUM)\n        whole += 1.0", "mask=in_group).to(SUM)"),
     ],
@@ -148,9 +150,13 @@ def test_extend_equals_the_reference(arguments: list[Argument], device: str) -> 
         ("> own[:, None] - WINDOW", ">= own[:, None] - WINDOW"),
         ("span + 3)", "span + 3) * 0"),
         ("mixed * shrunk[:, None] + added", "added"),
-        ("input_precision=PRECISION) * SCALE", "input_precision=PRECISION)"),
+        ("prefix_len + begin + 1 - WINDOW", "prefix_len + begin + 2 - WINDOW"),
+        ('input_precision="ieee") * SCALE', 'input_precision="ieee")'),
     ],
-    ids=["mask-off-by-one", "window-off-by-one", "wrong-slot", "stale-sum", "missing-scale"],
+    ids=[
+        *("mask-off-by-one", "window-off-by-one", "wrong-slot", "stale-sum", "late-window"),
+        "missing-scale",
+    ],
 )
 def test_a_mutant_of_extend_is_found(old: str, new: str, tmp_path: Path) -> None:
     changed = mutant(triton_kernel, old, new, tmp_path)
@@ -161,3 +167,39 @@ def test_a_mutant_of_extend_is_found(old: str, new: str, tmp_path: Path) -> None
             changed.extend_attention,
             *extend_arguments([5, 17], [3, 40], window=36),
         )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(prefix_len + begin + 1) // BLOCK_N", "(prefix_len + begin + BLOCK_N) // BLOCK_N"),
+        ("tl.minimum(begin + TOKENS, count)", "tl.minimum(begin + TOKENS, count - 1)"),
+        ("token = begin + row // BLOCK_G", "token = begin + row % BLOCK_G"),
+        ("head = key_head * GROUP + member\n    dim", "head = member\n    dim"),
+        ("mask=member < GROUP, other=0.0).to(SUM)\n        whole += 1.0", "mask=member < 0)"),
+    ],
+    ids=["unseen-block", "last-key-lost", "wrong-token", "wrong-head", "sink-not-counted"],
+)
+def test_a_mutant_of_extend_without_a_window_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            reference.extend_attention,
+            changed.extend_attention,
+            *extend_arguments([17], [40], sinks=True),
+        )
+
+
+@pytest.mark.parametrize(("device", "dtype"), HALVES)
+@pytest.mark.parametrize("window", [None, 37])
+def test_extend_in_half_precision_agrees(
+    window: int | None, device: str, dtype: torch.dtype
+) -> None:
+    assert_agrees_in_half(
+        reference.extend_attention,
+        triton_kernel.extend_attention,
+        *extend_arguments([40, 3], [70, 1], heads=(6, 2), window=window, sinks=True),
+        device=device_of(device),
+        dtype=dtype,
+    )
