@@ -233,10 +233,13 @@ def _mamba2(*, heads: int, head_dim: int, groups: int, width: int) -> _Calls:
     arguments = [_empty(_REQUESTS, heads, head_dim), _empty(_REQUESTS, heads), a]
     arguments += [_empty(_REQUESTS, 2, groups, width), state, _indices(_REQUESTS)]
     yield "mamba2_state_update", model, [*arguments, None]
-    plan, shape, snapshots = _chunks()
-    arguments = [_empty(*shape, heads, head_dim), _empty(*shape, heads), a]
-    arguments += [_empty(*shape, 2, groups, width), state[: len(_PREFILLS)]]
-    yield "mamba2_chunk_scan", model, [*arguments, plan, state[:snapshots]]
+    plan, _, snapshots = _chunks()
+    tokens, channels = sum(_PREFILLS), heads * head_dim
+    mixed = _half(tokens, channels + 2 * groups * width)
+    x = mixed[:, :channels].view(-1, heads, head_dim)
+    bc = mixed[:, channels:].view(-1, 2, groups, width)
+    arguments = [x, _empty(tokens, heads), a, a, bc, state, _indices(len(_PREFILLS))]
+    yield "mamba2_chunk_scan", model, [*arguments, plan, _indices(snapshots)]
 
 
 def _chunks() -> tuple[ChunkPlan, tuple[int, int], int]:

@@ -147,17 +147,23 @@ def _mamba2_chunk_scan(
     x: Tensor,
     dt: Tensor,
     a: Tensor,
+    d: Tensor,
     bc: Tensor,
-    state: Tensor,
+    pool: Tensor,
+    slots: Tensor,
     plan: ChunkPlan,
-    snapshots: Tensor | None,
+    track_slots: Tensor | None,
 ) -> Work:
-    size = plan.chunk_size
-    chunks, _, heads, head_dim = x.shape
-    groups, width = bc.shape[3:]
+    """Products are those of whole chunks; of the rows of x and bc, those of tokens are read."""
+    size, chunks = plan.chunk_size, sum(plan.alive)
+    (tokens, heads), head_dim = dt.shape, x.shape[2]
+    groups, width = bc.shape[2:]
     per_head = 2 * size * size * head_dim + 4 * size * head_dim * width
     per_group = 2 * size * size * width
-    moved = 2 * _bytes(x) + _bytes(dt, a, bc, snapshots) + 2 * _bytes(state)
+    rows = tokens * (_bytes(x[0], bc[0]) + x[0].numel() * dt.itemsize)
+    tracked = 0 if track_slots is None else len(track_slots)
+    states = (2 * len(slots) + tracked) * _bytes(pool[0])
+    moved = rows + _bytes(dt, a, d, slots, plan.conv_rows, plan.gate_rows) + states
     return Work(moved, chunks * (heads * per_head + groups * per_group))
 
 

@@ -49,7 +49,7 @@ class Kernels:
     causal_conv1d_varlen: Callable[[_T, _T, _T, _T, ConvPlan, _Maybe, _Maybe], _T]
     copy_states: Callable[[_States, _T, _States, _T], None]
     mamba2_state_update: Callable[[_T, _T, _T, _T, _T, _T, _Rows], _T]
-    mamba2_chunk_scan: Callable[[_T, _T, _T, _T, _T, ChunkPlan, _Maybe], _T]
+    mamba2_chunk_scan: Callable[[_T, _T, _T, _T, _T, _T, _T, ChunkPlan, _Maybe], _T]
     route: Callable[[_T, int, bool], tuple[_T, _T]]
     experts_sorted: Callable[[_T, _T, _T, _T, _T, _Rows, Callable[[_T], _T]], _T]
 

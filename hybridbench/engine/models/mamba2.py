@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.kernels.rows import store_rows
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import Mamba2StateShape, MambaState
 from hybridbench.engine.models.config import Shape, state_dtype
@@ -98,7 +97,7 @@ class Mamba2Mixer:
         self._conv_bias = loader.matrix(f"{prefix}.conv1d.bias") if config.conv_bias else None
         self._a = -loader.precise(f"{prefix}.A_log").exp()
         self._dt_bias = loader.precise(f"{prefix}.dt_bias")
-        self._d = loader.precise(f"{prefix}.D")[:, None]
+        self._d = loader.precise(f"{prefix}.D")
         self._norm: Norm | None = None
         if config.norm is not None:
             scale = loader.precise(f"{prefix}.norm.weight").view(config.groups, -1)
@@ -150,11 +149,10 @@ class Mamba2Mixer:
         output = self._kernels.mamba2_state_update(
             x, dt, self._a, bc, source.temporal, source.rows, (target.temporal, target.rows)
         )
-        return output.addcmul_(x, self._d)
+        return output.addcmul_(x, self._d[:, None])
 
     def _extend(self, xbc: Tensor, dt: Tensor, state: MambaState, step: ExtendStep) -> Tensor:
         """[T, conv_dim] -> [T, H, P]."""
-        plan, config = step.chunks, self._config
         mixed = self._kernels.causal_conv1d_varlen(
             xbc,
             self._conv,
@@ -164,34 +162,18 @@ class Mamba2Mixer:
             step.track_slots,
             self._conv_bias,
         )
-        x, bc = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
-        # One row of zeros after the tokens serves all padding.
-        steps = functional.pad(dt, (0, 0, 0, 1)).index_select(0, plan.gate_rows)
-        places = (-1, plan.chunk_size)
-        initial = state.temporal.index_select(0, step.sorted_slots)
-        snapshots = None
-        if step.track_slots is not None:
-            snapshots = initial.new_empty(plan.snapshot_count, *initial.shape[1:])
-        output = self._kernels.mamba2_chunk_scan(
-            x.view(*places, config.heads, config.head_dim),
-            steps.view(*places, config.heads),
-            self._a,
-            bc.view(*places, 2, config.groups, config.state),
-            initial,
-            plan,
-            snapshots,
+        x, bc = self._split(mixed)
+        return self._kernels.mamba2_chunk_scan(
+            *(x, dt, self._a, self._d, bc, state.temporal, step.sorted_slots),
+            step.chunks,
+            step.track_slots,
         )
-        store_rows(state.temporal, step.sorted_slots, initial)
-        if snapshots is not None and step.track_slots is not None:
-            store_rows(state.temporal, step.track_slots, snapshots)
-        output = output.reshape(-1, config.heads, config.head_dim).addcmul_(x, self._d)
-        return output.index_select(0, plan.output_rows)
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
         """[T, conv_dim] -> x [T, H, P], and B above C [T, 2, G, N]."""
         config = self._config
         x, bc = mixed[:, : config.width], mixed[:, config.width :]
         return (
-            x.reshape(-1, config.heads, config.head_dim),
-            bc.reshape(-1, 2, config.groups, config.state),
+            x.view(-1, config.heads, config.head_dim),
+            bc.view(-1, 2, config.groups, config.state),
         )

@@ -12,34 +12,74 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.rows import store_rows
 
 
 def mamba2_chunk_scan(
     x: Tensor,
     dt: Tensor,
     a: Tensor,
+    d: Tensor,
     bc: Tensor,
-    state: Tensor,
+    pool: Tensor,
+    slots: Tensor,
     plan: ChunkPlan,
-    snapshots: Tensor | None = None,
+    track_slots: Tensor | None = None,
 ) -> Tensor:
     """Process all new tokens of several requests, in chunks.
 
     Args:
-        x: [M, C, H, P] in the state's dtype, laid out by the plan.
-        dt: [M, C, H], at least 0; 0 in padding.
+        x: [rows, H, P]; the plan names the row of each token.
+        dt: [T, H] in the state's dtype, at least 0.
         a: [H], below 0.
-        bc: [M, C, 2, G, N], B (written) above C (read); H is a multiple of G.
-        state: [R, H, P, N], in the order of the plan; overwritten with the final states.
+        d: [H], the share of a token's own x in its output.
+        bc: [rows, 2, G, N], B (written) above C (read); H is a multiple of G.
+        pool: [S, H, P, N]; rows ``slots`` are read and overwritten.
+        slots: [R] int64, in the order of the plan.
         plan: the layout.
-        snapshots: [S, H, P, N]; filled with the states that the plan wants, in the order of the
+        track_slots: [S] int64, slots for the states that the plan wants, in the order of the
             requests.  None if there are none.
 
     Returns:
-        [M, C, H, P] in the state's dtype, owned by the caller.
+        [T, H, P] in the state's dtype, owned by the caller.
     """
+    state = pool.index_select(0, slots)
+    snapshots = None
+    if track_slots is not None:
+        snapshots = state.new_empty(len(track_slots), *state.shape[1:])
+    places = (-1, plan.chunk_size)
+    x, bc = (part.index_select(0, plan.conv_rows).to(state.dtype) for part in (x, bc))
+    # One row of zeros after the tokens serves all padding.
+    steps = functional.pad(dt, (0, 0, 0, 1)).index_select(0, plan.gate_rows)
+    output = _scan(
+        x.view(*places, *x.shape[1:]),
+        steps.view(*places, dt.shape[1]),
+        a,
+        bc.view(*places, *bc.shape[1:]),
+        state,
+        plan,
+        snapshots,
+    )
+    store_rows(pool, slots, state)
+    if snapshots is not None and track_slots is not None:
+        store_rows(pool, track_slots, snapshots)
+    output = output.reshape(x.shape).addcmul_(x, d[:, None])
+    return output.index_select(0, plan.output_rows)
+
+
+def _scan(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    bc: Tensor,
+    state: Tensor,
+    plan: ChunkPlan,
+    snapshots: Tensor | None,
+) -> Tensor:
+    """[M, C, H, P]: the outputs of M chunks; ``state`` is overwritten, ``snapshots`` filled."""
     chunks, size, heads, head_dim = x.shape
     groups, width = bc.shape[3:]
     repeats = heads // groups

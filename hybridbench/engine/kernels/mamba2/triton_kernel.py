@@ -2,8 +2,8 @@
 
 A program of a step handles some channels of one head of one request.  In a prefill all chunks are
 processed at once, but for the states between them, which one pass over the chunks makes from what
-each of them adds.  Products are as in the gated delta rule.  Source: Dao and Gu 2024,
-arXiv 2405.21060, section 7.
+each of them adds.  Tokens are read and written where the convolution and the model have them,
+states by slot.  Source: Dao and Gu 2024, arXiv 2405.21060, section 7.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.triton_products import LEAST_BLOCK, product, sum_of, term_of
 
 _CHANNELS_PER_BLOCK = 32
-# The smallest side of a matrix product in Triton.
-_LEAST_BLOCK = 16
 _NUMBERS_PER_BLOCK = 1024
 
 
@@ -55,42 +54,52 @@ def mamba2_chunk_scan(
     x: Tensor,
     dt: Tensor,
     a: Tensor,
+    d: Tensor,
     bc: Tensor,
-    state: Tensor,
+    pool: Tensor,
+    slots: Tensor,
     plan: ChunkPlan,
-    snapshots: Tensor | None = None,
+    track_slots: Tensor | None = None,
 ) -> Tensor:
     """See the reference."""
-    chunks, size, heads, head_dim = x.shape
-    groups, width = bc.shape[3:]
-    assert state.is_contiguous()
-    output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    tokens, heads = dt.shape
+    head_dim, (groups, width) = x.shape[2], bc.shape[2:]
+    assert x.stride()[1:] == (head_dim, 1), "only rows may be apart"
+    assert bc.stride()[1:] == (groups * width, width, 1), "only rows may be apart"
+    assert pool[0].is_contiguous()
+    output = torch.empty((tokens, heads, head_dim), dtype=dt.dtype, device=dt.device)
+    chunks, size, scan = sum(plan.alive), plan.chunk_size, plan.scan
     # First what each chunk adds to the state, then the state before it.
-    states = state.new_empty(chunks, *state.shape[1:])
-    fades = state.new_empty(chunks, heads)
-    x, dt, bc, scan = x.contiguous(), dt.contiguous(), bc.contiguous(), plan.scan
+    states = pool.new_empty(chunks, heads, head_dim, width)
+    fades = pool.new_empty(chunks, heads)
+    inputs = (x, dt.contiguous(), a, bc, plan.conv_rows, plan.gate_rows)
+    strides = (tokens, x.stride(0), bc.stride(0))
     shape = {"SIZE": size, "HEADS": heads, "GROUPS": groups, "HEAD_DIM": head_dim, "WIDTH": width}
+    shape |= {"TERM": term_of(x), "SUM": sum_of(pool)}
     blocks = {
-        "BLOCK_C": max(_LEAST_BLOCK, triton.next_power_of_2(size)),
+        "BLOCK_C": max(LEAST_BLOCK, triton.next_power_of_2(size)),
         # Compiled for sm_90, twice as many columns at a time would spill registers.
-        "BLOCK_P": min(64, max(_LEAST_BLOCK, triton.next_power_of_2(head_dim))),
-        "BLOCK_N": min(32, max(_LEAST_BLOCK, triton.next_power_of_2(width))),
+        "BLOCK_P": min(64, max(LEAST_BLOCK, triton.next_power_of_2(head_dim))),
+        "BLOCK_N": min(32, max(LEAST_BLOCK, triton.next_power_of_2(width))),
     }
     over_channels = triton.cdiv(head_dim, blocks["BLOCK_P"])
     over_columns = triton.cdiv(width, blocks["BLOCK_N"])
     _added[(chunks, heads, over_channels * over_columns)](
-        x, dt, a, bc, states, fades, **shape, **blocks
+        *inputs, states, fades, *strides, **shape, **blocks
     )
     numbers = heads * head_dim * width
-    _states_before[(len(scan.counts), triton.cdiv(numbers, _NUMBERS_PER_BLOCK))](
-        *(state, states, fades, scan.starts, scan.counts),
-        # Without snapshots the plan wants none, and the pointer is not used.
-        *(state if snapshots is None else snapshots, scan.snapshot_chunks, scan.snapshot_rows),
+    _states_before[(len(slots), triton.cdiv(numbers, _NUMBERS_PER_BLOCK))](
+        *(pool, slots, states, fades, scan.starts, scan.counts),
+        # Without slots for them the plan wants no snapshots, and the pointer is not used.
+        *(slots if track_slots is None else track_slots, scan.snapshot_chunks, scan.snapshot_rows),
+        pool.stride(0),
         HEADS=heads,
         NUMBERS_OF_HEAD=head_dim * width,
         BLOCK=_NUMBERS_PER_BLOCK,
     )
-    _outputs[(chunks, heads, over_channels)](x, dt, a, bc, states, output, **shape, **blocks)
+    _outputs[(chunks, heads, over_channels)](
+        *inputs, d, states, output, *strides, **shape, **blocks
+    )
     return output
 
 
@@ -144,13 +153,20 @@ def _added(
     dt,
     a,
     bc,
+    conv_rows,
+    gate_rows,
     states,
     fades,
+    tokens,
+    x_stride,
+    bc_stride,
     SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    TERM: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -162,16 +178,15 @@ def _added(
     channel = tl.program_id(2) // over_columns * BLOCK_P + tl.arange(0, BLOCK_P)
     column = tl.program_id(2) % over_columns * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.arange(0, BLOCK_C)
-    in_row, in_channel, in_column = row < SIZE, channel < HEAD_DIM, column < WIDTH
-    token = chunk * SIZE + row
+    in_column, in_channel = column < WIDTH, channel < HEAD_DIM
+    token, source, in_row = _rows(conv_rows, gate_rows, chunk, row, tokens, SIZE)
     step, grown, total = _decay(dt, a, token, head, in_row, HEADS)
-    place = (token * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
+    place = source[:, None] * x_stride + head * HEAD_DIM + channel[None, :]
     values = tl.load(x + place, mask=in_row[:, None] & in_channel[None, :], other=0.0)
-    group = token * 2 * GROUPS + head // (HEADS // GROUPS)
-    place = group[:, None] * WIDTH + column[None, :]
+    place = source[:, None] * bc_stride + head // (HEADS // GROUPS) * WIDTH + column[None, :]
     write = tl.load(bc + place, mask=in_row[:, None] & in_column[None, :], other=0.0)
-    fading = values * (tl.exp(total - grown) * step)[:, None]
-    added = tl.dot(tl.trans(fading), write, input_precision="tf32x3")
+    fading = values.to(SUM) * (tl.exp(total - grown) * step)[:, None]
+    added = product(tl.trans(fading), write, TERM, SUM)
     own = chunk * HEADS + head
     place = (own * HEAD_DIM + channel[:, None]) * WIDTH + column[None, :]
     tl.store(states + place, added, mask=in_channel[:, None] & in_column[None, :])
@@ -181,14 +196,16 @@ def _added(
 
 @triton.jit
 def _states_before(
-    first,
+    pool,
+    slots,
     states,
     fades,
     starts,
     counts,
-    snapshots,
+    track_slots,
     snapshot_chunks,
     snapshot_rows,
+    pool_stride,
     HEADS: tl.constexpr,
     NUMBERS_OF_HEAD: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -199,7 +216,8 @@ def _states_before(
     inside = number < HEADS * NUMBERS_OF_HEAD
     size = HEADS * NUMBERS_OF_HEAD
     head = tl.minimum(number // NUMBERS_OF_HEAD, HEADS - 1)
-    state = tl.load(first + rank * size + number, mask=inside, other=0.0)
+    slot = tl.load(slots + rank)
+    state = tl.load(pool + slot * pool_stride + number, mask=inside, other=0.0)
     wanted = tl.load(snapshot_chunks + rank)
     for index in range(0, tl.load(counts + rank)):
         chunk = tl.load(starts + index) + rank
@@ -208,9 +226,9 @@ def _states_before(
         tl.store(place, state, mask=inside)
         state = state * tl.load(fades + chunk * HEADS + head) + added
         if wanted == index:
-            copy = snapshots + tl.load(snapshot_rows + rank) * size + number
-            tl.store(copy, state, mask=inside)
-    tl.store(first + rank * size + number, state, mask=inside)
+            copy = tl.load(track_slots + tl.load(snapshot_rows + rank))
+            tl.store(pool + copy * pool_stride + number, state, mask=inside)
+    tl.store(pool + slot * pool_stride + number, state, mask=inside)
 
 
 @triton.jit
@@ -219,13 +237,21 @@ def _outputs(
     dt,
     a,
     bc,
+    conv_rows,
+    gate_rows,
+    d,
     states,
     output,
+    tokens,
+    x_stride,
+    bc_stride,
     SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUPS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    TERM: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -235,13 +261,13 @@ def _outputs(
     head = tl.program_id(1)
     channel = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = tl.arange(0, BLOCK_C)
-    in_row, in_channel = row < SIZE, channel < HEAD_DIM
-    token = chunk * SIZE + row
+    in_channel = channel < HEAD_DIM
+    token, source, in_row = _rows(conv_rows, gate_rows, chunk, row, tokens, SIZE)
     step, grown, _ = _decay(dt, a, token, head, in_row, HEADS)
-    group = (token * 2 * GROUPS + head // (HEADS // GROUPS))[:, None] * WIDTH
+    group = source[:, None] * bc_stride + head // (HEADS // GROUPS) * WIDTH
     own = ((chunk * HEADS + head) * HEAD_DIM + channel[:, None]) * WIDTH
-    scores = tl.zeros([BLOCK_C, BLOCK_C], dtype=output.dtype.element_ty)
-    mixed = tl.zeros([BLOCK_C, BLOCK_P], dtype=output.dtype.element_ty)
+    scores = tl.zeros([BLOCK_C, BLOCK_C], dtype=SUM)
+    mixed = tl.zeros([BLOCK_C, BLOCK_P], dtype=SUM)
     for begin in range(0, WIDTH, BLOCK_N):
         column = begin + tl.arange(0, BLOCK_N)[None, :]
         in_columns = in_row[:, None] & (column < WIDTH)
@@ -249,17 +275,28 @@ def _outputs(
         write = tl.load(bc + group + column, mask=in_columns, other=0.0)
         read = tl.load(bc + group + GROUPS * WIDTH + column, mask=in_columns, other=0.0)
         state = tl.load(states + own + column, mask=in_state, other=0.0)
-        scores += tl.dot(read, tl.trans(write), input_precision="tf32x3")
-        mixed += tl.dot(read, tl.trans(state), input_precision="tf32x3")
+        scores += product(read, tl.trans(write), TERM, SUM)
+        mixed += product(read, tl.trans(state), TERM, SUM)
     lower = row[:, None] >= row[None, :]
     # Masked before exp, because above the diagonal the exponent is positive.
     decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0)) * step[None, :]
     scores *= tl.where(lower, decay, 0.0)
-    place = (token * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
+    place = source[:, None] * x_stride + head * HEAD_DIM + channel[None, :]
     in_values = in_row[:, None] & in_channel[None, :]
     values = tl.load(x + place, mask=in_values, other=0.0)
-    mixed = mixed * tl.exp(grown)[:, None] + tl.dot(scores, values, input_precision="tf32x3")
+    mixed = mixed * tl.exp(grown)[:, None] + product(scores, values, TERM, SUM)
+    mixed += values.to(SUM) * tl.load(d + head)
+    place = (token * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
     tl.store(output + place, mixed, mask=in_values)
+
+
+@triton.jit
+def _rows(conv_rows, gate_rows, chunk, row, tokens, SIZE: tl.constexpr):
+    """The tokens of a chunk, their rows of x and bc, and which places hold a token at all."""
+    place = chunk * SIZE + row
+    token = tl.load(gate_rows + place, mask=row < SIZE, other=tokens)
+    in_row = token < tokens
+    return token, tl.load(conv_rows + place, mask=in_row, other=0), in_row
 
 
 @triton.jit

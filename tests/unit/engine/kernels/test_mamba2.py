@@ -25,6 +25,7 @@ class Case:
     x: Tensor
     dt: Tensor
     a: Tensor
+    d: Tensor
     bc: Tensor
     state: Tensor
 
@@ -42,6 +43,7 @@ class Case:
             noise(total, count, 6),
             functional.softplus(noise(total, count)),
             -decay * noise(count).exp(),
+            noise(count),
             noise(total, 2, groups, 5),
             noise(len(lens), count, 6, 5),
         )
@@ -55,35 +57,22 @@ class Case:
             b, c = self.bc[part].unbind(1)
             if count:
                 y, s = mamba2_reference(self.x[part], self.dt[part], self.a, b, c, self.state[i])
-                outputs.append(y)
+                outputs.append(y + self.d[:, None] * self.x[part])
                 states.append(s)
         return outputs, states
 
     def chunked(
-        self, chunk_size: int, offsets: list[int] | None = None, padding: float = 0.0
+        self, chunk_size: int, offsets: list[int] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs [T, ...], final states and snapshots; ``padding`` is added to padded places."""
+        """Outputs [T, ...], final states and snapshots."""
         starts = np.cumsum(self.lens, dtype=np.int64) - np.array(self.lens, dtype=np.int64)
         plan = ChunkPlan.build(self.lens, starts, CPU, chunk_size, offsets)
-        places = (-1, plan.chunk_size)
-        dt = functional.pad(self.dt, (0, 0, 0, 1)).index_select(0, plan.gate_rows)
-        empty = plan.gate_rows == sum(self.lens)
-        x, bc = (part.index_select(0, plan.conv_rows).clone() for part in (self.x, self.bc))
-        x[empty] += padding
-        bc[empty] += padding
-        state = self.state.index_select(0, plan.order)
-        snapshots = state.new_full((plan.snapshot_count, *state.shape[1:]), float("nan"))
-        y = mamba2_chunk_scan(
-            x.view(*places, *x.shape[1:]),
-            dt.view(*places, dt.shape[1]),
-            self.a,
-            bc.view(*places, *bc.shape[1:]),
-            state,
-            plan,
-            snapshots,
-        )
-        final = torch.empty_like(state).index_copy_(0, plan.order, state)
-        return y.reshape(-1, *x.shape[1:]).index_select(0, plan.output_rows), final, snapshots
+        count = len(self.lens)
+        pool = self.state.new_full((count + plan.snapshot_count, *self.state.shape[1:]), torch.nan)
+        pool[:count] = self.state
+        tracked = torch.arange(count, len(pool))
+        arguments = (self.x, self.dt, self.a, self.d, self.bc, pool, plan.order, plan, tracked)
+        return mamba2_chunk_scan(*arguments), pool[:count], pool[count:]
 
 
 @pytest.mark.parametrize("chunk_size", [1, 4, 16, 64])
@@ -94,7 +83,7 @@ def test_chunks_give_what_the_recurrence_gives(
 ) -> None:
     case = Case.make(lens, heads)
 
-    y, state, _ = case.chunked(chunk_size, padding=7.0)
+    y, state, _ = case.chunked(chunk_size)
 
     outputs, states = case.expected()
     torch.testing.assert_close(y, torch.cat(outputs))
@@ -149,7 +138,7 @@ def test_one_token_reads_and_writes_only_the_slots_of_its_requests(
     )
 
     outputs, states = case.expected()
-    torch.testing.assert_close(y, torch.cat(outputs))
+    torch.testing.assert_close(y + case.d[:, None] * case.x, torch.cat(outputs))
     target, written = (other, rows) if elsewhere else (pool, slots)
     torch.testing.assert_close(target[written], torch.stack(states))
     untouched = [i for i in range(9) if i not in written.tolist()]

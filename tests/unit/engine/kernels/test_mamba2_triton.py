@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
 from hybridbench.engine.kernels.mamba2 import chunked, reference, triton_kernel
@@ -108,25 +110,33 @@ def chunk_arguments(
     width: int = WIDTH,
     track_offsets: Sequence[int] | None = None,
 ) -> list[Argument]:
-    """Requests with states to begin with; what pads a chunk has steps of 0."""
-    starts = np.cumsum(lens) - np.asarray(lens)
+    """Rows of a convolution, which are NaN between requests; states by slot, NaN but for theirs."""
+    count, gap = len(lens), 3
+    starts = np.cumsum(np.asarray(lens) + gap) - np.asarray(lens)
     plan = ChunkPlan.build(lens, starts, CPU, chunk_size, track_offsets)
-    places, tokens = (-1, chunk_size), sum(lens)
-    steps = torch.cat((random(tokens, HEADS).exp(), torch.zeros(1, HEADS, dtype=torch.float64)))
-    x = random(tokens, HEADS, head_dim).index_select(0, plan.conv_rows)
-    bc = random(tokens, 2, GROUPS, width).index_select(0, plan.conv_rows)
-    snapshots = None
-    if track_offsets is not None:
-        snapshots = random(plan.snapshot_count, HEADS, head_dim, width) * float("nan")
+    slots = torch.arange(2 * count, count, -1)
+    channels = HEADS * head_dim
+    mixed = torch.full((sum(lens) + gap * count, channels + 2 * GROUPS * width), torch.nan).double()
+    rows = torch.from_numpy(np.unique(plan.conv_rows.numpy()))
+    mixed[rows] = random(len(rows), mixed.shape[1])
+    tracked = None if track_offsets is None else torch.arange(1, plan.snapshot_count + 1)
     return [
-        x.view(*places, HEADS, head_dim),
-        steps.index_select(0, plan.gate_rows).view(*places, HEADS),
+        mixed[:, :channels].view(-1, HEADS, head_dim),
+        random(sum(lens), HEADS).exp(),
         -random(HEADS).exp(),
-        bc.view(*places, 2, GROUPS, width),
-        random(len(lens), HEADS, head_dim, width),
-        lambda device: replace(plan, order=plan.order.to(device)),
-        snapshots,
+        random(HEADS),
+        mixed[:, channels:].view(-1, 2, GROUPS, width),
+        pool_of_layers(2 * count + 1, (HEADS, head_dim, width), slots),
+        slots,
+        lambda device: plan_on(plan, device),
+        tracked,
     ]
+
+
+def plan_on(plan: ChunkPlan, device: torch.device) -> ChunkPlan:
+    """The same with its index tensors on ``device``."""
+    rows = {name: getattr(plan, name).to(device) for name in ("order", "conv_rows", "gate_rows")}
+    return replace(plan, **rows, output_rows=plan.output_rows.to(device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -149,6 +159,39 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
     )
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_model_in_half_precision_keeps_the_digits_of_its_states(device: str) -> None:
+    place = device_of(device)
+    arguments = chunk_arguments([20, 3], width=33, track_offsets=[7, 0])
+    # Slow decays: the sums of fast ones have few digits after the point in any form.
+    arguments[2] = -torch.full((HEADS,), 0.01, dtype=torch.float64)
+    coarse: list[Any] = []
+    exact: list[Any] = []
+    for index, part in enumerate(arguments):
+        if isinstance(part, Tensor) and part.is_floating_point():
+            rounded = part.to(torch.bfloat16 if index in (0, 4) else torch.float32)
+            coarse.append(rounded.to(place))
+            exact.append(rounded.double())
+        else:
+            coarse.append(part.to(place) if isinstance(part, Tensor) else part)
+            exact.append(part)
+    plan = arguments[7]
+    assert callable(plan)
+    coarse[7], exact[7] = plan(place), plan(CPU)
+
+    wanted = chunked.mamba2_chunk_scan(*exact)
+    found = triton_kernel.mamba2_chunk_scan(*coarse)
+
+    assert distance(found, wanted) < 1e-6
+    assert distance(coarse[5], exact[5]) < 1e-6
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """Relative; slots that are not used are NaN in both."""
+    difference = found.cpu().double() - wanted
+    return float(difference.nan_to_num(nan=0.0).norm() / wanted.nan_to_num(nan=0.0).norm())
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -157,9 +200,10 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
         (" * step[None, :]\n", "\n"),
         ("state * tl.load(fades + chunk * HEADS + head)", "state"),
         ("if wanted == index:", "if wanted == index + 1:"),
-        ("    tl.store(first + rank * size + number, state, mask=inside)\n", ""),
+        ("    tl.store(pool + slot * pool_stride + number, state, mask=inside)\n", ""),
         ("= tl.program_id(2) % over_columns * BLOCK_N", "= 0"),
-        ("        mixed += tl.dot(read", "        mixed = tl.dot(read"),
+        ("        mixed += product(read", "        mixed = product(read"),
+        (" * tl.load(d + head)", ""),
     ],
     ids=[
         "mask-off-by-one",
@@ -170,6 +214,7 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
         "stale-state",
         "first-columns-alone",
         "last-columns-alone",
+        "missing-skip",
     ],
 )
 def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> None:
