@@ -9,6 +9,7 @@ from hybridbench.defects.pr28380_rid_state_orphan import DEFECT, TRUTH
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.audit import ViolationKind
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 PARAMS = SamplingParams(max_new_tokens=2)
@@ -28,12 +29,15 @@ def bad_input(engine: Engine, rejected: int = 7, queued: int = 3) -> int:
         engine.abort(f"left-{index}")
     run_to_idle(engine)
     assert (engine.counters.requests_rejected, engine.counters.abort_queued) == (rejected, queued)
-    assert_idle_and_clean(engine)
+    assert engine.audit() == []
     return engine.containers()["front_end"]
 
 
 def test_a_healthy_engine_forgets_whom_it_rejects() -> None:
-    assert bad_input(make_engine()) == 0
+    engine = make_engine()
+
+    assert bad_input(engine) == 0
+    assert_idle_and_clean(engine)
 
 
 @pytest.mark.parametrize(("rejected", "queued"), [(7, 0), (0, 3), (5, 2)])
@@ -42,8 +46,11 @@ def test_with_the_defect_there_is_one_entry_for_each_request_that_never_ran(
 ) -> None:
     TRUTH.clear()
     with injected(DEFECT):
-        orphans = bad_input(make_engine(), rejected, queued)
+        engine = make_engine()
+        orphans = bad_input(engine, rejected, queued)
 
+    [violation] = engine.check_invariants(idle=True)
+    assert (violation.kind, violation.count) == (ViolationKind.UNANSWERED, orphans)
     assert orphans == rejected + queued
     assert TRUTH.counts() == {"entries_orphaned": orphans, "requests_unserved": orphans}
 
@@ -63,4 +70,6 @@ def test_after_the_defect_a_new_engine_is_healthy_again() -> None:
     with injected(DEFECT):
         bad_input(make_engine())
 
-    assert bad_input(make_engine()) == 0
+    engine = make_engine()
+    assert bad_input(engine) == 0
+    assert_idle_and_clean(engine)
