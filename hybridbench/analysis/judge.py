@@ -55,7 +55,9 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.reasons import YoungRun
 from hybridbench.analysis.trend.resolution import smallest_leak_called
-from hybridbench.records.events import ExtensionEnded
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import MEMORY
+from hybridbench.records.events import TARGET_ENDED, ExtensionEnded, StoppedEarly
 from hybridbench.records.verdict import (
     Bounds,
     Failure,
@@ -157,7 +159,7 @@ def _judge_so_far(facts: Facts, boundary: Boundary) -> SegmentResult:
         *boundary.listed("growth", growth_findings, facts, metrics, boundary),
     ]
     if facts.window is None:
-        findings.append(_no_window())
+        findings.append(_no_window(facts))
     notes = tuple(boundary.listed("the notes", run_notes, facts))
     return SegmentResult(facts.window, tuple(metrics), tuple(findings), notes)
 
@@ -238,7 +240,7 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     """Yield what a run that ended early leaves undecided."""
     yield from incomplete_findings(facts)
     if window is None:
-        yield _no_window()
+        yield _no_window(facts)
 
 
 def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Finding]:
@@ -251,8 +253,10 @@ def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Findi
         yield Finding(basis, VerdictKind.INCONCLUSIVE, "run", since_s=ended.t_s)
 
 
-def _no_window() -> Finding:
-    return Finding(Undecided(open="no-window"), VerdictKind.INCONCLUSIVE, "run")
+def _no_window(facts: Facts) -> Finding:
+    stopped = facts.last.last_event(StoppedEarly)
+    ended = stopped.text if stopped is not None and stopped.reason == TARGET_ENDED else ""
+    return Finding(Undecided(open="no-window", ended=ended), VerdictKind.INCONCLUSIVE, "run")
 
 
 def _verdict(
@@ -315,7 +319,8 @@ def _worded(verdict: Verdict, boundary: Boundary) -> Verdict:
     return in_codes(_with_findings(verdict, failure_findings(failed), failed))
 
 
-def _rank(finding: Finding) -> tuple[int, int, str, str]:
+def _rank(finding: Finding) -> tuple[int, int, str, int, str]:
     specific = not finding.basis.names_mechanism
     place = precedence(finding.verdict, exact=finding.exact)
-    return place, int(specific), finding.kind, finding.subject
+    other = unlabelled(finding.subject) != MEMORY
+    return place, int(specific), finding.kind, int(other), finding.subject

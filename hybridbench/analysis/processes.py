@@ -106,7 +106,7 @@ def _decidable(
 
 def worst_memory(results: Sequence[MetricResult]) -> MetricResult | None:
     """Return private memory of the process that leaks, or may grow, the most; None without any."""
-    found = [one for one in results if unlabelled(one.metric) == MEMORY and one.rate_per_hour]
+    found = [one for one in results if unlabelled(one.metric) == MEMORY]
     return max(found, key=_growth, default=None)
 
 

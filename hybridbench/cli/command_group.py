@@ -35,6 +35,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 # Typer passes and raises types of its private copy of click, which it does not export.
 Formatter: TypeAlias = Any
 _BRACES = re.compile(r"^\{(.*)\}(?:\.\.\.)?$")
+_BRACKETS = re.compile(r"^\[\[(.*)\]\]$")
+_DOTS = re.compile(r"^(.*\.\.\.\]+)\.\.\.$")
 _TYPE = re.compile(r" <.*>$")
 
 
@@ -91,8 +93,11 @@ class Command(TyperCommand):
             raise error.reworded(f"{origin}: {error}") from error
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        """Show arguments as their metavars: typer adds braces, as for choices."""
-        return [_BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+        """Show arguments as their metavars: typer adds braces, as for choices, and click brackets
+        and dots, which a metavar may have already.
+        """
+        pieces = (_BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx))
+        return [_BRACKETS.sub(r"[\1]", _DOTS.sub(r"\1", piece)) for piece in pieces]
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Write arguments, then options by panel."""

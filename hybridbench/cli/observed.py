@@ -61,7 +61,7 @@ Metrics = Annotated[
         rich_help_panel=Panel.TARGET,
         metavar="URL",
         help="The target's page of metrics in Prometheus' format, such as "
-        "http://127.0.0.1:8000/metrics: growth is then told per request, and the target's own "
+        "http://127.0.0.1:8000/metrics: growth is then reported per request, and the target's own "
         "gauges say when it is idle.",
     ),
 ]
@@ -82,7 +82,7 @@ IdleEvery = Annotated[
         rich_help_panel=Panel.PROBES,
         metavar="TIME",
         help="From one idle point to the next; 0 for none.  There the load pauses, and what "
-        "is left is counted.  Without a load of ours, points at which the target is idle.  "
+        "is left is counted.  Without a load to pause, points at which the target is idle.  "
         "Default: 60s, or less in a short run.",
     ),
 ]
@@ -92,7 +92,7 @@ Log = Annotated[
     typer.Option(
         rich_help_panel=Panel.TARGET,
         metavar="FILE",
-        help="The log to read for what the engine says of its pools.  Default: what COMMAND "
+        help="A log of the engine, whose lines about its pools are read.  Default: what COMMAND "
         "writes.",
     ),
 ]
@@ -258,7 +258,7 @@ def check_url(option: str, url: str | None, path: str = "/metrics") -> None:
     """
     if url is not None and not is_http_address(url):
         raise UsageError(
-            f": not an address of HTTP; write for example http://127.0.0.1:8000{path}.",
+            f": an address begins with http://; write for example http://127.0.0.1:8000{path}.",
             option=option,
         )
 

@@ -77,7 +77,7 @@ Output = Annotated[
         rich_help_panel=Panel.OUTPUT,
         metavar="FORMAT=FILE",
         help="Also write the report to a file, in a format of --format (repeatable): "
-        "junit=junit.xml.  A symbolic link is followed.",
+        "json=report.json.  A symbolic link is followed.",
     ),
 ]
 

@@ -37,7 +37,7 @@ def given_outputs(
         name, equals, file = text.partition("=")
         if not equals or not file:
             raise UsageError(
-                f"{text}: write FORMAT=FILE, for example junit=junit.xml.", option="--output"
+                f"{text}: write FORMAT=FILE, for example json=report.json.", option="--output"
             )
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)

@@ -543,7 +543,8 @@ def _refuse(context: typer.Context, names: Collection[str], why: str, other: str
             continue
         if parameter.name == "command":
             raise UsageError(
-                f"{given['command'][0]}: a command needs --url.",
+                f"{given['command'][0]}: a command needs --url; `hybridbench watch -- COMMAND` "
+                "needs none, and sends no traffic.",
                 code=ErrorCode.EXTRA_ARGUMENT,
             )
         raise UsageError(

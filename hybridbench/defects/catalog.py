@@ -167,7 +167,7 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
         ConfigError: the file is missing, does not import, or defines no ``DEFECT``.
     """
     if name.endswith(".py"):
-        return _from_file(Path(name))
+        return _from_file(Path(name), asked_by)
     if name.startswith(MUTANT):
         return find_mutant(name)
     slug, at, rate = name.partition("@")
@@ -175,10 +175,10 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     for defect in known:
         if defect.slug == slug:
             return _at_rate(defect, rate, asked_by) if at else defect
-    slugs = [defect.slug for defect in known]
-    hint = full_stop(nearest(slug, slugs))
+    hint = nearest(slug, [defect.slug for defect in known], listed_by="list defects")
     raise UsageError(
-        f"{name}: no such defect; {hint} A .py file with DEFECT works too.", option=asked_by
+        f"{name}: no such defect; {full_stop(hint)} A .py file with DEFECT works too.",
+        option=asked_by,
     )
 
 
@@ -200,9 +200,9 @@ def _at_rate(defect: Defect, rate: str, asked_by: str) -> Defect:
     return replace(defect.at_rate(bytes_per_hour), slug=f"{defect.slug}@{''.join(rate.split())}")
 
 
-def _from_file(path: Path) -> Defect:
+def _from_file(path: Path, asked_by: str) -> Defect:
     if not path.is_file():
-        raise ConfigError(f"--defect {path}: no such file.")
+        raise ConfigError(f"{asked_by} {path}: no such file.")
     spec = importlib.util.spec_from_file_location(f"hybridbench_defect_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -212,8 +212,8 @@ def _from_file(path: Path) -> Defect:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"--defect {path}: does not import: {error!r}.") from error
+        raise ConfigError(f"{asked_by} {path}: does not import: {error!r}.") from error
     defect = vars(module).get("DEFECT")
     if not isinstance(defect, Defect):
-        raise ConfigError(f"--defect {path}: the file must define DEFECT = Defect(...).")
+        raise ConfigError(f"{asked_by} {path}: the file must define DEFECT = Defect(...).")
     return defect

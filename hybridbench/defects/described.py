@@ -75,8 +75,8 @@ def described(name: str) -> Description:
     except ModuleNotFoundError:
         if name.endswith(".py") or "@" in name:
             raise
-        hint = full_stop(nearest(name, [defect.slug for defect in known]))
-        raise UsageError(f"{name}: no such defect; {hint}", option="explain") from None
+        hint = nearest(name, [defect.slug for defect in known], listed_by="list defects")
+        raise UsageError(f"{name}: no such defect; {full_stop(hint)}", option="explain") from None
     return _described(find_defect(name, "explain"))
 
 

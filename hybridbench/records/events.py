@@ -90,6 +90,10 @@ class Interrupted(Event, frozen=True):
     killed: bool | None = None
 
 
+# A reason of `StoppedEarly`: the watched program ended, without an error.
+TARGET_ENDED: Final = "target-ended"
+
+
 class StoppedEarly(Event, frozen=True):
     """The run ended before its planned end: ``reason`` for programs, ``text`` for readers."""
 

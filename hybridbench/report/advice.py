@@ -56,9 +56,11 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     """Return the last line of the answer."""
     first = top_finding(verdict)
     by_length = first is None or first.basis.decided_by_length
-    if verdict.kind is VerdictKind.INCONCLUSIVE and by_length:
-        return _longer(verdict, manifest)
     step = NextStep("", NextCommand.AGAIN) if first is None else first.basis.next_step(first)
+    # A longer run helps only if this one was long enough to be judged, or says nothing else.
+    longer_helps = verdict.window_s is not None or not step.text
+    if verdict.kind is VerdictKind.INCONCLUSIVE and by_length and longer_helps:
+        return _longer(verdict, manifest)
     clean = verdict.kind is VerdictKind.CLEAN
     command = "" if clean else _command(step.command, manifest)
     return Fact(NEXT, step.text or _BY_VERDICT[verdict.kind], command)

@@ -129,7 +129,7 @@ def _probes(record: RunRecord, heaps: Sequence[Heap]) -> Table:
     if missing:
         note += f" Without a probe, so that their heaps were not seen: {', '.join(missing)}."
     columns = (
-        *("process", "heap scans", "idle looks", "objects"),
+        *("process", "heap scans", "idle points", "objects"),
         *("longest pause", "paused", "CPU of scans"),
     )
     return Table("What the probes saw and cost", columns, rows, frozenset(range(1, 7)), note)
@@ -143,7 +143,7 @@ def _cost(heap: Heap, span_s: float) -> tuple[Text, ...]:
     return (
         role,
         _count("heap scans", len(heap.censuses), role),
-        _count("idle looks", len(heap.looks), role),
+        _count("idle points", len(heap.looks), role),
         _count("objects", objects, role),
         length("longest pause", max(pauses, default=0.0), of=role),
         Quantity("probe.paused", sum(pauses) / span_s, SHARE, of=role),

@@ -70,9 +70,10 @@ def _wait_for_end(target: Observe, clock: Clock) -> ExitStatus | None:
 
 def _explain(status: ExitStatus | None, said: str, oom_kills_before: int | None) -> tuple[str, str]:
     if status is None:
-        return "exit", f"{said}; the process did not end and was killed"
+        stuck = "the process did not end and was killed"
+        return "exit", f"{said}; {stuck}" if said else stuck
     if status.signal is None:
-        return "exit", f"{said} (exit code {status.code})"
+        return "exit", f"{said} (exit code {status.code})".lstrip()
     name = signal.Signals(status.signal).name
     kills = oom_kills()
     if (

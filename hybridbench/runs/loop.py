@@ -170,7 +170,7 @@ class RunLoop:
         """Raise if the target has ended without success."""
         del now_s
         if self.target.exit_status() is not None and not self.over:
-            raise WorkerLostError("exit", "the target ended")
+            raise WorkerLostError("exit", "")
 
     def _latencies_so_far(self) -> LatencyCounts:
         """The latencies of the interval that ends now."""

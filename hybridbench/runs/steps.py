@@ -9,7 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybridbench.records.events import Interrupted, Steady, StoppedEarly, WorkloadFailed
+from hybridbench.records.events import (
+    TARGET_ENDED,
+    Interrupted,
+    Steady,
+    StoppedEarly,
+    WorkloadFailed,
+)
 from hybridbench.runs.loop import RunLoop
 from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.stopping import LOW_MEMORY, Extension, StopRule
@@ -288,7 +294,7 @@ class SoakSteps:
         if self._stop is None and self.loop.over:
             status = self.loop.target.exit_status()
             how = "" if status is None else f" ({status.text})"
-            self._stop = StoppedEarly("target-ended", f"the target ended by itself{how}")
+            self._stop = StoppedEarly(TARGET_ENDED, f"the target ended by itself{how}")
             self._recorder.event(self._stop)
         if self._stop is None and self.stop_rule is not None:
             self._stop = self.stop_rule.check(self.loop.now_s)

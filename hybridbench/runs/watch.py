@@ -412,10 +412,11 @@ class WatchSteps(SoakSteps):
         finally:
             readiness.close()
         if loop.over and not readiness.done:
-            raise WorkerLostError("exit", f"the target ended before it served: {readiness.failed}")
+            raise WorkerLostError("exit", f"it had answered no request yet: {readiness.failed}")
         if not served:
             after = format_duration(limit_s)
-            raise WorkerLostError("hang", f"it does not serve after {after}: {readiness.failed}")
+            said = f"it answered no request within {after}: {readiness.failed}"
+            raise WorkerLostError("hang", said)
 
     def observe(self) -> None:
         self._start_s = self._checkpoint_due_s = self.loop.now_s

@@ -443,7 +443,7 @@ class WatchLoop(RunLoop):
         if client is None or not client.wanted:
             super()._watch(now_s)
         elif self.target.exit_status() is not None:
-            raise WorkerLostError("exit", "the server ended", self._while_serving(client))
+            raise WorkerLostError("exit", "", self._while_serving(client))
         elif client.unreachable_for_s > _UNREACHABLE_S:
             detail = f"it took no connection for {_UNREACHABLE_S:.0f} s"
             reason = "hang" if self.alone else "unreachable"

@@ -88,7 +88,8 @@ def without_values(lines: Sequence[str]) -> list[str]:
     kept = [line for line in map(_without_value, lines) if line]
     left_out = len(lines) - len(kept)
     if left_out:
-        kept.append(f"[{left_out} more lines are left out, as they may quote what was sent]")
+        lines_are = "line is" if left_out == 1 else "lines are"
+        kept.append(f"[{left_out} more {lines_are} left out: messages may quote what was sent]")
     return kept
 
 

@@ -105,7 +105,7 @@ def series_of(source: Source, text: str) -> SeriesFile:
             except TimelineError as error:
                 raise source.wrong(f"{error}.") from error
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in columns):
-        raise source.wrong("no column has two numbers apart from the time; is it the right file?")
+        raise source.wrong("no column but the time has two numbers or more; is it the right file?")
     notes = [*source.notes, *(note for line in timelines.values() for note in line.notes)]
     risen = tuple(column.in_order(timelines[column.group]) for column in columns)
     return SeriesFile(source.name, risen, tuple(notes))

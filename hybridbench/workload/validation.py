@@ -17,7 +17,7 @@ from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 T = TypeVar("T")
 
 # Up to this many names that contain the given one are suggested, instead of all names.
-_NAMED_MAX = 4
+_NAMED_MAX = 5
 JsonSchema = dict[str, Any]
 
 _FAULTS_SHOWN = 20
@@ -93,14 +93,19 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
         raise KeyFaultError(source, found) from None
 
 
-def nearest(name: str, choices: Collection[str]) -> str:
-    """Return half a sentence that suggests the closest of ``choices``, matching ones, or all."""
+def nearest(name: str, choices: Collection[str], *, listed_by: str = "") -> str:
+    """Return half a sentence that suggests the closest of ``choices``, matching ones, or all.
+
+    Instead of all it names the command ``listed_by``, if there is one.
+    """
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
     parts = [choice for choice in choices if name and name.lower() in choice.lower()]
     if 0 < len(parts) <= _NAMED_MAX:
         return f"did you mean {' or '.join(parts)}?"
+    if listed_by:
+        return f"`hybridbench {listed_by}` lists them"
     return f"choose one of {', '.join(choices)}"
 
 

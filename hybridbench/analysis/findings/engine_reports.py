@@ -27,6 +27,7 @@ from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import Crash, CulpritsSought, EngineViolation
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.load import CrashSearch
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 
 # Prefix of the law of an engine's own check.
@@ -44,25 +45,27 @@ _HELD_WITHOUT_POOL: Final = (WAITING_VIOLATION, "ended-held", "unanswered")
 _STDERR_LINES = 5
 _SHOWN_LINES = 3
 _ENDS: Final[Mapping[str, str]] = {
-    "exit": "the worker exited",
-    "signal": "the worker was killed by a signal",
-    "hang": "the worker made no step until the watchdog killed it",
-    "oom": "the worker was OOM-killed",
-    "unreachable": "the server was lost",
+    "exit": "exited",
+    "signal": "was killed by a signal",
+    "hang": "made no step until the watchdog killed it",
+    "oom": "was OOM-killed",
+    "unreachable": "was lost",
 }
+_WORKER: Final = "the worker"
 
 
 class Crashed(Basis, frozen=True, kw_only=True):
-    """How the worker ended, and its last lines on standard error.
+    """How the worker or the watched program ended, and its last lines on standard error.
 
     Attributes:
+        target: name of the watched program; empty for a worker of hybridbench.
         suspects: requests in flight at the end that were sent again to a replacement worker.
         smallest: the smallest set of these that crashed it again, in words.
         file: of the run directory, containing these requests.
     """
 
     kind: ClassVar[str] = "crash"
-    meaning: ClassVar[str] = "The worker exited, was killed, or hung."
+    meaning: ClassVar[str] = "The worker or the watched program exited, was killed, or hung."
     leads_to: ClassVar[str] = "CRASHED"
     question: ClassVar[str] = "the worker ran to the end"
 
@@ -72,18 +75,29 @@ class Crashed(Basis, frozen=True, kw_only=True):
     suspects: int = 0
     smallest: tuple[str, ...] = ()
     file: str = ""
+    target: str = ""
 
     def words(self, found: Finding) -> Words:
-        how = _ENDS.get(self.reason, "the worker ended")
+        how = _ENDS.get(self.reason, "ended")
+        if self.target and self.reason == "hang":
+            # The watchdog of steps belongs to workers; the detail says what did not happen.
+            how = "was killed"
         detail = one_line(self.detail)
         after = format_duration(found.since_s or 0.0)
-        said = f"{how} after {after}{f': {detail}' if detail else ''}"
-        if detail.startswith("the worker was killed by SIG"):
+        said = f"{self._who} {how} after {after}"
+        if detail.startswith(f"{_WORKER} was killed by SIG"):
             # A signal's detail names the signal and is a complete sentence.
-            said = f"{detail} after {after}"
+            killed, *load = detail.removeprefix(_WORKER).split(", ", 1)
+            said = ", ".join((f"{self._who}{killed} after {after}", *load))
+        elif detail:
+            said += f" {detail}" if detail.startswith("(") else f": {detail}"
         # The terminal shows three lines of evidence: a traceback's error is its last line.
         last = (f"stderr: {line}" for line in self.stderr[-_SHOWN_LINES:])
         return Words(said, evidence=(*self._again(), *last))
+
+    @property
+    def _who(self) -> str:
+        return self.target or _WORKER
 
     def _again(self) -> Iterable[str]:
         if not self.suspects:
@@ -103,9 +117,11 @@ class Crashed(Basis, frozen=True, kw_only=True):
             return (
                 f"Send the requests in {self.file}, with any text, and read what the server prints."
             )
-        where = "Read the last lines of the worker in the evidence"
+        where = f"Read the last lines of {self._who} in the evidence"
+        if not self.stderr and self.target and self.reason == "exit":
+            return f"Run {self.target} alone to find out why it ends: it printed no error."
         if not self.stderr:
-            where = "Check the kernel log (dmesg) for what killed the worker, which printed nothing"
+            where = f"Check the kernel log (dmesg) for what killed {self._who}: it printed nothing"
         return f"{where}; the samples up to that moment are complete."
 
 
@@ -293,6 +309,7 @@ def crash_findings(record: RunRecord) -> list[Finding]:
         suspects=found.suspects,
         smallest=tuple(request.kind for request in found.smallest),
         file="" if sought is None else sought.file,
+        target=record.manifest.model.name if record.manifest.target.kind == OBSERVED else "",
     )
     return [Finding(basis, VerdictKind.CRASHED, "worker", since_s=crash.t_s)]
 

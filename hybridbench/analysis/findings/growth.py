@@ -165,6 +165,7 @@ class Undecided(Basis, frozen=True, kw_only=True):
         why, needed_s, judged_s: for a metric, the reason, the length of a judged window that would
             decide it (if any), and the actual length.
         open: for the whole run, what is missing.
+        ended: how the watched program ended by itself, if that is why.
     """
 
     kind: ClassVar[str] = "undecided"
@@ -178,6 +179,7 @@ class Undecided(Basis, frozen=True, kw_only=True):
     needed_s: float | None = None
     judged_s: float | None = None
     open: Literal["extension", "no-window"] | None = None
+    ended: str = ""
 
     def words(self, found: Finding) -> Words:
         if self.open == "extension":
@@ -186,13 +188,18 @@ class Undecided(Basis, frozen=True, kw_only=True):
                 "agreed; run longer"
             )
         if self.open == "no-window":
-            return Words("the run ended before anything could be judged")
+            why = f": {self.ended}" if self.ended else ""
+            return Words(f"the run ended before anything could be judged{why}")
         longer = ""
         if self.needed_s is not None:
             more_s = max(self.needed_s - (self.judged_s or 0.0), 1.0)
             longer = f"; about {format_duration(more_s)} more would decide"
         why = "" if self.why is None else self.why.text
         return Words(f"{label_of(found.subject)}: {why}{longer}")
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return "Give a command that runs until it is stopped, such as a server." * bool(self.ended)
 
     def as_data(self) -> dict[str, JsonValue]:
         stored = super().as_data()

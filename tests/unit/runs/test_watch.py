@@ -473,7 +473,7 @@ def test_the_load_waits_until_the_target_serves_and_that_time_is_not_counted() -
 def test_a_target_that_does_not_serve_in_time_is_given_up() -> None:
     run = watched(ready=Ready(after=10**9), ready_limit_s=60.0)
 
-    with pytest.raises(WorkerLostError, match="does not serve after 1m: HTTP status 503"):
+    with pytest.raises(WorkerLostError, match="answered no request within 1m: HTTP status 503"):
         run.steps.run()
 
 
@@ -481,7 +481,7 @@ def test_a_target_that_ends_before_it_serves_has_crashed() -> None:
     run = watched(ready=Ready(after=10**9))
     run.server.status = ExitStatus(0, None)
 
-    with pytest.raises(WorkerLostError, match="ended before it served: HTTP status 503"):
+    with pytest.raises(WorkerLostError, match="had answered no request yet: HTTP status 503"):
         run.steps.run()
 
 

@@ -121,5 +121,5 @@ def test_the_end_of_a_program_is_told_without_what_was_sent_to_it() -> None:
         "app.errors.BadPromptError: [its message is left out]",
         "Fatal Python error: Segmentation fault",
         "RuntimeError: [its message is left out]",
-        "[2 more lines are left out, as they may quote what was sent]",
+        "[2 more lines are left out: messages may quote what was sent]",
     ]

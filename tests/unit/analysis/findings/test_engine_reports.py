@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.events import Crash, EngineViolation
+from hybridbench.records.events import TARGET_ENDED, Crash, EngineViolation, StoppedEarly
+from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
 from hybridbench.records.verdict import VerdictKind
+from hybridbench.report.advice import next_step
 from tests.unit.analysis.records import (
     Run,
     checkpoint,
@@ -109,3 +114,29 @@ def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:
 
     assert verdict.kind is VerdictKind.LEAK
     assert {f.kind for f in verdict.findings} >= {"residual", "crash"}
+
+
+def watched(record: RunRecord, *, name: str = "vllm") -> RunRecord:
+    manifest: Manifest = msgspec.structs.replace(
+        record.manifest, model=Model(name=name), target=TargetFacts(kind=OBSERVED)
+    )
+    return replace(record, manifest=manifest)
+
+
+def test_a_watched_program_that_crashes_is_called_by_its_name() -> None:
+    died = Crash("exit", "(exit code 2)", (), t_s=90.0)
+    verdict = judge(with_events(watched(healthy_record(RUN)), died))
+
+    (crash,) = (finding for finding in verdict.findings if finding.kind == "crash")
+    assert crash.title == "vllm exited after 1m30s (exit code 2)"
+
+
+def test_a_watched_program_that_ends_at_once_is_the_reason_given() -> None:
+    ended = StoppedEarly(TARGET_ENDED, "the target ended by itself (exit code 0)", t_s=0.1)
+    record = replace(watched(healthy_record(RUN)), series={}, events=[ended])
+    verdict = judge(record)
+
+    step = next_step(verdict, Manifest(command=("hybridbench", "watch", "--", "true")))
+
+    assert "judged: the target ended by itself (exit code 0)" in verdict.headline
+    assert str(step.text) == "Give a command that runs until it is stopped, such as a server."

@@ -665,6 +665,17 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found("undecided", {"open": "no-window"}, subject="rss_anon_swap_bytes"),
         Words("the run ended before anything could be judged"),
     ),
+    "nothing judged, because the watched program ended": (
+        found(
+            "undecided",
+            {"open": "no-window", "ended": "the target ended by itself (exit code 0)"},
+            subject="run",
+        ),
+        Words(
+            "the run ended before anything could be judged: the target ended by itself "
+            "(exit code 0)"
+        ),
+    ),
     "growth by the bench": (
         found(
             "observer-grows",
@@ -766,6 +777,37 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "stderr: b",
             ),
         ),
+    ),
+    "a crash of a watched program": (
+        found(
+            "crash",
+            {"reason": "exit", "detail": "(exit code 2)", "stderr": [], "target": "vllm"},
+        ),
+        Words("vllm exited after 1m15s (exit code 2)"),
+    ),
+    "a watched program that is killed by a signal": (
+        found(
+            "crash",
+            {
+                "reason": "signal",
+                "detail": "the worker was killed by SIGKILL, with 2 requests in flight: 2 long",
+                "stderr": [],
+                "target": "vllm",
+            },
+        ),
+        Words("vllm was killed by SIGKILL after 1m15s, with 2 requests in flight: 2 long"),
+    ),
+    "a watched program that never answers": (
+        found(
+            "crash",
+            {
+                "reason": "hang",
+                "detail": "it answered no request within 5m: HTTP status 503",
+                "stderr": [],
+                "target": "vllm",
+            },
+        ),
+        Words("vllm was killed after 1m15s: it answered no request within 5m: HTTP status 503"),
     ),
     "a crash by a signal": (
         found(
