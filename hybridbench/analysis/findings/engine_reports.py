@@ -7,6 +7,7 @@ engine's name for the check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import msgspec
@@ -19,9 +20,10 @@ from hybridbench.analysis.findings.checkpoints import (
     NegativeResidual,
     Residual,
 )
+from hybridbench.analysis.findings.containers import ContainerGrows
 from hybridbench.analysis.findings.engine_log import one_line
 from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
-from hybridbench.analysis.findings.words import times
+from hybridbench.analysis.findings.words import per_event, times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import Crash, CulpritsSought, EngineViolation
@@ -42,6 +44,7 @@ _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
 # The same without a pool or a count at checkpoints to confirm it.
 _HELD_WITHOUT_POOL: Final = (WAITING_VIOLATION, "ended-held", "unanswered")
 
+_FRONT_END: Final = "front_end"
 _STDERR_LINES = 5
 _SHOWN_LINES = 3
 _ENDS: Final[Mapping[str, str]] = {
@@ -173,7 +176,7 @@ class EngineCheck(_Reports, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         return Words(
-            f"the engine's own check ({self.law}): {self.message}",
+            f"the engine's own check ({self.law}): {self.message}{per_event(found)}",
             evidence=tuple(self._evidence(found)),
         )
 
@@ -291,7 +294,7 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
         if not (kind == WAITING_VIOLATION and pool) and not _is_covered(
             kind, pool, events[-1], known
         ):
-            findings.append(_violation(facts, kind, pool, events))
+            findings.append(_with_event(_violation(facts, kind, pool, events), known))
     return findings
 
 
@@ -337,6 +340,16 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
         pool_words(pool) if pool else "engine",
         since_s=events[0].t_s,
     )
+
+
+def _with_event(found: Finding, known: Sequence[Finding]) -> Finding:
+    """Take over the event that adds entries to the front end, which the check only counts."""
+    if not isinstance(found.basis, EngineUnanswered):
+        return found
+    for one in known:
+        if isinstance(one.basis, ContainerGrows) and one.basis.container == _FRONT_END:
+            return replace(found, driver=one.driver, rates=one.rates, driven=one.driven)
+    return found
 
 
 def _counted_twice(kind: str, violation: EngineViolation) -> bool:

@@ -7,11 +7,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.containers import ContainerGrows
+from hybridbench.analysis.findings.engine_reports import violation_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import TARGET_ENDED, Crash, EngineViolation, StoppedEarly
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.report.advice import next_step
 from tests.unit.analysis.records import (
     Run,
@@ -75,6 +78,20 @@ def test_a_report_made_at_a_rest_that_misses_nothing_is_a_false_alarm() -> None:
 
     assert verdict.kind is VerdictKind.INVARIANT
     assert verdict.findings[0].kind == "false-alarm"
+
+
+def test_requests_without_an_answer_are_told_per_event_that_adds_them() -> None:
+    record = with_events(healthy_record(RUN), said("unanswered", pool=""))
+    rate = Rate(1.0, 1.0, 1.0, "entries", "rejected request")
+    grows = ContainerGrows(
+        container="front_end", first=0.0, last=30.0, checkpoints=4, at_checkpoints=(10.0, 30.0)
+    )
+    known = Finding(grows, VerdictKind.LEAK, "container: front_end", "requests_rejected", (rate,))
+
+    (finding,) = violation_findings(Facts.of(record), [known])
+
+    assert (finding.driver, finding.rates, finding.exact) == ("requests_rejected", (rate,), True)
+    assert finding.title.endswith(", 1.00 per rejected request")
 
 
 def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
