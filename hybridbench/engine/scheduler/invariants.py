@@ -232,9 +232,6 @@ def unanswered(rids: Sequence[str]) -> list[InvariantViolation]:
     """The entries of the front end while the engine has no request; there must be none."""
     if not rids:
         return []
-    more = f" and {len(rids) - SHOWN_SLOTS} more" if len(rids) > SHOWN_SLOTS else ""
-    message = (
-        f"the front end has entries of {len(rids)} request(s) ({', '.join(rids[:SHOWN_SLOTS])}"
-        f"{more}), but the engine has no request"
-    )
+    count = f"{len(rids):,} request" + "s" * (len(rids) > 1)
+    message = f"the front end has entries of {count}, but the engine has no request"
     return [InvariantViolation(ViolationKind.UNANSWERED, "", message, count=len(rids))]

@@ -155,7 +155,7 @@ def test_an_idle_engine_whose_front_end_still_waits_is_reported(
 
     assert violation.kind is ViolationKind.UNANSWERED
     assert violation.message == (
-        "the front end has entries of 1 request(s) (r0), but the engine has no request"
+        "the front end has entries of 1 request, but the engine has no request"
     )
 
 
