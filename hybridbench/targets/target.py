@@ -45,7 +45,7 @@ NOT_SHOWN: Mapping[Capability, str] = {
     Capability.PROCESS_MEMORY: "memory, threads, open files and processor time of its processes",
     Capability.DRAIN: "the target when idle: without idle checkpoints growth rests on trends alone",
     Capability.MALLOC: "what the C allocator holds",
-    Capability.EVENT_COUNTERS: "events inside the engine: growth is told per hour or per request",
+    Capability.EVENT_COUNTERS: "engine events: growth is reported per hour or per request",
     Capability.POOLS: "pool counts: lost slots show only when a pool runs dry",
     Capability.WAITING_HELD: "what waiting requests hold",
     Capability.LOCKS: "locks that are held when nothing runs",
