@@ -20,11 +20,7 @@ from hybridbench.foundation.metrics import MEMORY, SHARED
 from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.memory_maps import mapping_counts
-from hybridbench.sampling.process import (
-    ProcessGoneError,
-    read_process_memory,
-    read_pss_bytes,
-)
+from hybridbench.sampling.process import ProcessGoneError, read_pss_bytes
 from hybridbench.sampling.roles import UNTITLED, role_of_command
 from hybridbench.sampling.sampler import ProcessSource
 
@@ -260,14 +256,14 @@ class ProcessTree:
     ) -> ProcessSample | None:
         pid = known.process.pid
         try:
-            values = dict(ProcessSource(pid, self._proc).read())
+            source = ProcessSource(pid, self._proc)
+            values = dict(source.read())
             if not values:
                 return None
             self._note_unseen(known.role, values)
-            shared_bytes = read_process_memory(pid, self._proc).shared_bytes
-            known.shares_memory |= shared_bytes > 0
+            known.shares_memory |= source.shared_bytes > 0
             if known.shares_memory:
-                values[SHARED] = shared_bytes
+                values[SHARED] = source.shared_bytes
             if slow and self._now_s() >= known.slow_due_s:
                 known.slow_due_s = self._now_s() + _SLOW_EVERY_S
                 values |= self._slow(known)

@@ -33,11 +33,16 @@ class Source(Protocol):
 
 
 class ProcessSource:
-    """Memory, threads and descriptors of one process, in under a millisecond."""
+    """Memory, threads and descriptors of one process, in under a millisecond.
+
+    Attributes:
+        shared_bytes: shared memory at the last reading, which is no metric of our own workers.
+    """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._pid = pid
         self._proc = proc
+        self.shared_bytes = 0
 
     def read(self) -> Mapping[str, float]:
         try:
@@ -45,6 +50,7 @@ class ProcessSource:
             open_fds = count_open_fds(self._pid, self._proc)
         except ProcessGoneError:
             return {}
+        self.shared_bytes = memory.shared_bytes
         values: dict[str, float] = {
             "rss_bytes": memory.rss_bytes,
             "rss_anon_swap_bytes": memory.anon_swap_bytes,
