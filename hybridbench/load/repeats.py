@@ -30,8 +30,10 @@ _PLACES: Final = 256
 _TOKENS_MOST: Final = 1 << 19
 _AT_ONCE: Final = 16
 _ALONE: Final = 3
-# Answers per idle point for which the effect of rounding is measured.
+# Answers per idle point for which the effect of rounding is measured; more while fewer tokens than
+# this were measured in the run, since short answers must decide too.
 _MEASURED: Final = 12
+_MEASURED_TOKENS: Final = 2000
 # Most differences that are kept individually.
 _KEPT: Final = 300
 _GAPS_KEPT: Final = 4096
@@ -101,10 +103,13 @@ class Repeats:
         )
         self._reasons["time"] += sum(1 for _ in left)
         # As much time again, so that lack of time does not leave a difference undecided.
-        end_s = max(end_s, _now_s()) + budget_s
-        for request, control in same[:_MEASURED]:
-            if _now_s() < end_s:
-                await self._measure(ask, request, control)
+        begin_s = max(end_s, _now_s())
+        end_s = begin_s + budget_s
+        for number, (request, control) in enumerate(same):
+            is_enough = number >= _MEASURED and self._noise[1] >= _MEASURED_TOKENS
+            if is_enough or _now_s() > begin_s + budget_s / 2:
+                break
+            await self._measure(ask, request, control)
         for request, served, control in other:
             if _now_s() < end_s:
                 await self._alone(ask, request, served, control)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from hybridbench.load.interfaces import Answer
 from hybridbench.load.logprobs import Token
 from hybridbench.load.repeats import Ask, Repeats
@@ -69,7 +71,9 @@ def test_a_served_answer_that_no_request_gets_again_is_named_with_its_margin() -
     assert found.control == ()
 
 
-def test_what_rounding_does_is_measured_in_answers_that_agree() -> None:
+@pytest.mark.parametrize(("longer", "measured"), [(1, 20), (50, 12)])
+def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measured: int) -> None:
+    """Twelve answers will do, but not if they are short."""
     calls: list[tuple[int, str]] = []
 
     async def ask(again: Submit, key: str) -> Answer | None:
@@ -77,21 +81,21 @@ def test_what_rounding_does_is_measured_in_answers_that_agree() -> None:
         moved = 0.02 * sum(number == again.input_ids[0] for number, _ in calls)
         tokens = [
             Token(one.name, one.logprob + moved, {n: v + moved for n, v in one.others.items()})
-            for one in TOKENS
+            for one in TOKENS * longer
         ]
         return Answer([RIGHT], output_tokens=2, logprobs=tokens)
 
     found = compared([answer(RIGHT)] * 20, ask)
 
-    # Twelve of them, alone and with their own prefix in the cache: two tokens each.
-    assert found.noise_tokens == 12 * 2 * 2
+    # Each alone and with its own prefix in the cache.
+    assert found.noise_tokens == measured * 2 * 2 * longer
     assert abs(found.noise - 0.04) < 1e-9
     # Of " a" it is 3.0, of " b" 0.01.
     assert found.usual_gap is not None
     assert abs(found.usual_gap - 1.505) < 1e-9
     keys = {number: [key for one, key in calls if one == number] for number, _ in calls}
     assert len(keys) == 20
-    assert sorted(map(len, keys.values())) == [1] * 8 + [3] * 12
+    assert sorted(map(len, keys.values())) == [1] * (20 - measured) + [3] * measured
     for together, *alone in keys.values():
         assert together not in alone
         assert len(set(alone)) <= 1
