@@ -32,8 +32,8 @@ class Claim:
 class Accounts(Protocol):
     """The slot holders of one release."""
 
-    def free_slots(self) -> Mapping[str, tuple[int, Any]]:
-        """By pool: the number of usable slots, and the free slots."""
+    def free_slots(self) -> Mapping[str, tuple[range, Any]]:
+        """By pool: the usable slots, and the free ones."""
         ...
 
     def stats(self) -> dict[str, PoolStats]:
@@ -116,10 +116,8 @@ class Books:
 
     def _missing(self, pool: str) -> tuple[int, ...]:
         """Slots that are neither free nor held."""
-        size, free = self._of.free_slots()[pool]
+        slots, free = self._of.free_slots()[pool]
         known = set(map(int, free))
         for claim in self._of.claims(pool):
             known.update(claim.slots)
-        # Rows of the oldest releases start at 0, all other slots at 1.
-        first = min(known, default=1) and 1
-        return tuple(slot for slot in range(first, first + size) if slot not in known)
+        return tuple(slot for slot in slots if slot not in known)

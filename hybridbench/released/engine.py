@@ -72,7 +72,7 @@ class ReleasedEngine:
         self._requests: dict[str, _Request] = {}
         self._closing: set[str] = set()
         self._schedule_s = 0.0
-        sizes = tuple(size for size, _ in scheduler.accounts.free_slots().values())
+        sizes = tuple(len(slots) for slots, _ in scheduler.accounts.free_slots().values())
         self._steady = SteadyDetector(sizes)
         # Sentinels of lists and the like, which exist outside the tree from the start.
         self._beside = _live_instances(scheduler.objects(()))

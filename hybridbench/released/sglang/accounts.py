@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
+
 from hybridbench.engine.scheduler.audit import InvariantViolation
 from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.released.books import Claim
@@ -12,15 +14,21 @@ from hybridbench.released.sglang.generations import Held
 from hybridbench.released.sglang.trees import Reader, walk
 
 
+def slots_of(pages: Any, page_size: int) -> Any:
+    """The slots of ``pages``, an int tensor [P], as one of [P * page_size]."""
+    return (pages[:, None] * page_size + torch.arange(page_size)).reshape(-1)
+
+
 class Structures(Protocol):
     """The slot holders of one release."""
 
     reader: Reader
     has_windows: bool
+    page_size: int
 
     def root(self) -> Any: ...
-    def free_slots(self) -> Mapping[str, tuple[int, Any]]:
-        """By pool: the number of usable slots, and the free slots."""
+    def free_slots(self) -> Mapping[str, tuple[range, Any]]:
+        """By pool: the usable slots, and the free ones."""
         ...
 
     def admitted(self) -> Sequence[Any]:
@@ -51,8 +59,8 @@ class TreeAccounts:
     def __init__(self, structures: Structures) -> None:
         self._of = structures
 
-    def free_slots(self) -> Mapping[str, tuple[int, Any]]:
-        """By pool: the number of usable slots, and the free slots."""
+    def free_slots(self) -> Mapping[str, tuple[range, Any]]:
+        """By pool: the usable slots, and the free ones."""
         return self._of.free_slots()
 
     def session_records(self) -> Mapping[str, Any]:
@@ -73,15 +81,15 @@ class TreeAccounts:
         flying, between, waiting = (self._sums(records) for records in self._holders())
         return {
             pool: PoolStats(
-                total=size,
-                available=len(slots),
+                total=len(slots),
+                available=len(unused),
                 evictable=tree[pool][False],
                 protected=tree[pool][True],
                 in_flight=flying.get(pool, 0),
                 session_held=between.get(pool, 0),
                 waiting_held=waiting.get(pool, 0),
             )
-            for pool, (size, slots) in free.items()
+            for pool, (slots, unused) in free.items()
         }
 
     def held_by_waiting(self) -> dict[str, dict[str, int]]:
@@ -133,9 +141,10 @@ class TreeAccounts:
         held = self._of.held(record)
         counts = {"mamba": len(held.states)}
         if held.row is not None:
-            counts |= {"req": 1, "kv": held.kv_until - held.kv_from}
-        if held.row is not None and self._of.has_windows:
-            counts["swa"] = int((self._of.window_of(self._kv(held)) > 0).sum())
+            kv = self._kv(held)
+            counts |= {"req": 1, "kv": self._in_pages(kv).numel()}
+            if self._of.has_windows:
+                counts["swa"] = self._in_pages(self._windows(kv)).numel()
         return counts
 
     def _slots(self, record: Any) -> dict[str, list[int]]:
@@ -144,10 +153,19 @@ class TreeAccounts:
         slots = {"mamba": held.states}
         if held.row is not None:
             kv = self._kv(held)
-            slots |= {"req": [held.row], "kv": kv.tolist()}
+            slots |= {"req": [held.row], "kv": self._in_pages(kv).tolist()}
             if self._of.has_windows:
-                slots["swa"] = [slot for slot in self._of.window_of(kv).tolist() if slot > 0]
+                slots["swa"] = self._in_pages(self._windows(kv)).tolist()
         return slots
+
+    def _windows(self, kv: Any) -> Any:
+        slots = self._of.window_of(kv)
+        return slots[slots > 0]
+
+    def _in_pages(self, slots: Any) -> Any:
+        """All slots of the pages that ``slots`` lie in: whole pages are allocated and freed."""
+        size = self._of.page_size
+        return slots if size == 1 else slots_of((slots // size).unique(), size)
 
     def _kv(self, held: Held) -> Any:
         assert held.row is not None

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.adapter import VOCAB_SIZE, kept_beside_kv, refuse, sliding_window
 from hybridbench.released.sglang.generations import Generation
+from hybridbench.released.sglang.pages import paged_allocator, prepare_paged
 
 _GROUPS: Final = (
     "get_tp_group", "get_attention_tp_group", "get_attention_cp_group", "get_pp_group",
@@ -85,6 +87,17 @@ class _Absent(SimpleNamespace):
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
+
+
+class Unpinned(TorchFunctionMode):
+    """Within it memory is not pinned, which PyTorch refuses without a device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        others = {name: one for name, one in (kwargs or {}).items() if name != "pin_memory"}
+        return func(*args, **others)
 
 
 class _Worker:
@@ -234,6 +247,9 @@ def _arguments(config: EngineConfig) -> Any:
         ),
         "disable_priority_preemption": config.disable_priority_preemption,
         "mamba_track_interval": config.mamba_track_interval,
+        # Its name up to 0.5.15, and after.
+        "mamba_scheduler_strategy": config.mamba_scheduler_strategy,
+        "mamba_radix_cache_strategy": config.mamba_scheduler_strategy,
     }
     arguments = module.ServerArgs(**{name: v for name, v in wanted.items() if name in known})
     # Otherwise a property would read it from a model's configuration.
@@ -275,15 +291,18 @@ def _refuse(config: EngineConfig, kind: str) -> None:
     Raises:
         ConfigError: names the first unsupported setting.
     """
+    lazy = config.mamba_scheduler_strategy == "extra_buffer_lazy"
+    # The release's trees cut states at pages only where these come from track buffers.
+    cannot_cut = kind == "states" and config.page_size > 1 and not config.tracks_states
     wanted = {
         "engine.speculative_algorithm": config.speculative_algorithm is not None,
         "engine.enable_overlap_schedule": config.enable_overlap_schedule,
         "engine.hicache.ratio": config.hicache.ratio > 0,
-        "engine.mamba_scheduler_strategy": config.tracks_states and kind == "states",
+        "engine.mamba_scheduler_strategy": lazy,
+        "pools.page_size": cannot_cut,
         "engine.enable_kv_cache_events": config.enable_kv_cache_events,
         "engine.state_refresh": config.state_refresh == "used",
         "engine.cache": config.cache in {"chunk", "swa_chunk"},
-        "pools.page_size": config.page_size > 1,
         "device": config.device != "cpu",
     }
     refuse(wanted)
@@ -310,7 +329,7 @@ def _rows(config: EngineConfig, kind: str) -> Any:
         "mamba_spec_state_size": config.max_running_requests,
         "cache_params": shapes.Mamba2CacheParams(shape=shape, layers=[0]),
         "mamba_layer_ids": [0],
-        "enable_mamba_extra_buffer": False,
+        "enable_mamba_extra_buffer": config.tracks_states,
         "speculative_num_draft_tokens": None,
         "enable_overlap_schedule": False,
     }
@@ -320,16 +339,22 @@ def _rows(config: EngineConfig, kind: str) -> Any:
 
 
 def _kv(config: EngineConfig, kind: str) -> Any:
-    module: Any = importlib.import_module(f"{_MEMORY}.allocator")
+    allocators: Any = importlib.import_module(f"{_MEMORY}.allocator")
     if kind != "windows":
-        return module.TokenToKVPoolAllocator(config.kv_tokens, torch.float32, "cpu", None, False)
+        if config.page_size > 1:
+            return paged_allocator(allocators, config.kv_tokens, config.page_size)
+        return allocators.TokenToKVPoolAllocator(
+            config.kv_tokens, torch.float32, "cpu", None, False
+        )
     pools: Any = importlib.import_module(f"{_MEMORY}.swa_memory_pool")
     # Earlier releases have it beside the pool.
     if "SWATokenToKVPoolAllocator" not in vars(pools):
         module = importlib.import_module(f"{_MEMORY}.allocator.swa")
     else:
         module = pools
-    common = {"page_size": 1, "dtype": torch.float32, "device": "cpu"}
+    if config.page_size > 1:
+        prepare_paged(allocators.PagedTokenToKVPoolAllocator)
+    common = {"page_size": config.page_size, "dtype": torch.float32, "device": "cpu"}
     sizes = {"size": config.kv_tokens, "size_swa": config.swa_tokens}
     # The contents of the pools are never used.
     of_layers = {

@@ -14,18 +14,21 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.adapter import CacheWatch, Step
-from hybridbench.released.sglang.accounts import TreeAccounts
+from hybridbench.released.sglang.accounts import TreeAccounts, slots_of
 from hybridbench.released.sglang.generations import Held, generation_of
-from hybridbench.released.sglang.parts import build_scheduler
+from hybridbench.released.sglang.parts import Unpinned, build_scheduler
 from hybridbench.released.sglang.trees import Reader, TreeWatch, reader_of, walk
 from hybridbench.released.sglang.windows import WindowWatch
 
@@ -90,9 +93,14 @@ class SGLangScheduler:
         self._scheduler = build_scheduler(
             config, self._generation, self._take_output, retract_every
         )
+        # Batches with track buffers pin memory without asking whether there is a device.
+        self._memory = Unpinned() if config.tracks_states else nullcontext()
         self._count_refusals()
         cache = self._cache()
-        kv = self._scheduler.token_to_kv_pool_allocator
+        self.page_size = config.page_size
+        kv, rows = self._scheduler.token_to_kv_pool_allocator, self._scheduler.req_to_token_pool
+        # The rows of the oldest releases start at 0.
+        self._rows = range(min(rows.free_slots), min(rows.free_slots) + rows.size)
         self.has_windows = type(kv).__name__ == "SWATokenToKVPoolAllocator"
         self.reader: Reader = reader_of(cache, self.window_of)
         self.cache_name = type(cache).__name__
@@ -169,23 +177,27 @@ class SGLangScheduler:
         done, self._step = self._step, Step()
         # Requests that ended since the last iteration belong to this one.
         self._step.sent_away = done.sent_away
-        scheduler = self._scheduler
         if not self.is_paused:
-            batch = self._generation.next_batch(scheduler)
-            if batch:
-                extends = batch.forward_mode.is_extend()
-                self._step.mode = "extend" if extends else "decode"
-                self._step.reqs = list(batch.reqs)
-                self._step.tokens = batch.extend_num_tokens if extends else len(batch.reqs)
-                if extends:
-                    self._step.prompt_tokens = self._step.tokens
-                    self._step.prefilled = frozenset(map(id, batch.reqs))
-                if scheduler.chunked_req is not None:
-                    self._step.cut = frozenset((id(scheduler.chunked_req),))
-                scheduler.process_batch_result(batch, scheduler.run_batch(batch))
-            scheduler.last_batch = batch
+            with self._memory:
+                self._run()
         done, self._step = self._step, Step()
         return done
+
+    def _run(self) -> None:
+        scheduler = self._scheduler
+        batch = self._generation.next_batch(scheduler)
+        if batch:
+            extends = batch.forward_mode.is_extend()
+            self._step.mode = "extend" if extends else "decode"
+            self._step.reqs = list(batch.reqs)
+            self._step.tokens = batch.extend_num_tokens if extends else len(batch.reqs)
+            if extends:
+                self._step.prompt_tokens = self._step.tokens
+                self._step.prefilled = frozenset(map(id, batch.reqs))
+            if scheduler.chunked_req is not None:
+                self._step.cut = frozenset((id(scheduler.chunked_req),))
+            scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+        scheduler.last_batch = batch
 
     @property
     def has_sent_away(self) -> bool:
@@ -251,26 +263,28 @@ class SGLangScheduler:
         busy = scheduler.waiting_queue or scheduler.last_batch or scheduler.running_batch.reqs
         return not (busy or scheduler.chunked_req is not None)
 
-    def free_slots(self) -> Mapping[str, tuple[int, Sequence[int]]]:
-        """By pool: the number of usable slots, and the free slots."""
+    def free_slots(self) -> Mapping[str, tuple[range, Sequence[int]]]:
+        """By pool: the usable slots, and the free ones."""
         scheduler = self._scheduler
         rows, kv = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
         allocators = {"kv": kv}
         if self.has_windows:
             allocators = {"kv": kv.full_attn_allocator, "swa": kv.swa_attn_allocator}
-        pools: dict[str, tuple[int, Any]] = {
-            pool: (one.size, [*one.free_pages.tolist(), *one.release_pages.tolist()])
+        page = self.page_size
+        pools: dict[str, tuple[range, Any]] = {
+            pool: (range(page, page + one.size), self._free_in(one).tolist())
             for pool, one in allocators.items()
         }
         # The other class of row pools has no states.
         if type(rows).__name__ == "HybridReqToTokenPool":
-            pools["mamba"] = (rows.mamba_pool.size, self._generation.states(rows).tolist())
-        pools["req"] = (rows.size, rows.free_slots)
+            states = range(1, 1 + rows.mamba_pool.size)
+            pools["mamba"] = (states, self._generation.states(rows).tolist())
+        pools["req"] = (self._rows, rows.free_slots)
         return pools
 
     def used_slots(self) -> tuple[int, ...]:
         """Slots of each pool that hold something."""
-        return tuple(size - len(free) for size, free in self.free_slots().values())
+        return tuple(len(slots) - len(free) for slots, free in self.free_slots().values())
 
     def session_records(self) -> Mapping[str, Any]:
         """The record that each session keeps between turns, by session id."""
@@ -360,6 +374,12 @@ class SGLangScheduler:
             digest.update(f"{path.relative_to(root)}\0".encode())
             digest.update(path.read_bytes())
         return digest.hexdigest(), len(files)
+
+    def _free_in(self, allocator: Any) -> Any:
+        # The second list is for allocators that sort, which these do not; later ones lack it.
+        lists = (allocator.free_pages, allocator.release_pages)
+        pages = torch.cat([pages for pages in lists if pages is not None])
+        return pages if self.page_size == 1 else slots_of(pages, self.page_size)
 
     def _cache(self) -> Any:
         """The tree, without the sessions around it."""

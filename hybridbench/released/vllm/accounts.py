@@ -40,10 +40,11 @@ class BlockAccounts:
     def __init__(self, structures: Structures) -> None:
         self._of = structures
 
-    def free_slots(self) -> Mapping[str, tuple[int, Sequence[int]]]:
-        """The number of usable blocks, and the free ones."""
+    def free_slots(self) -> Mapping[str, tuple[range, Sequence[int]]]:
+        """The usable blocks, and the free ones."""
         pool = self._of.pool()
-        return {POOL: (len(pool.blocks) - 1, [block.block_id for block in free_blocks(pool)])}
+        blocks = range(1, len(pool.blocks))
+        return {POOL: (blocks, [block.block_id for block in free_blocks(pool)])}
 
     def stats(self) -> dict[str, PoolStats]:
         """The pool's blocks, by holder; a free block with a hash can still be hit."""

@@ -22,9 +22,10 @@ import torch
 from tests.unit.released import driving
 
 FINISH, ABORT, REFUSAL, CLOSE, NODES = "finish", "abort", "refusal", "close", "nodes"
-WINDOW = "window"
+WINDOW, TAIL = "window", "tail"
 """Where it can lose something: a state slot of a request that finished, was aborted or was refused,
-or of a session that closed; nodes that were evicted; a slot that a window has passed."""
+or of a session that closed; nodes that were evicted; a slot that a window has passed; the last page
+of a request, which is not full."""
 # Tokens of its own whose slots of the window pool a request keeps.
 _KEPT = 2
 
@@ -130,15 +131,49 @@ class TokenToKVPoolAllocator:
     def __init__(self, size: int, *_: object) -> None:
         self.size = size
         self.free_pages = torch.arange(1, size + 1)
-        self.release_pages = torch.empty(0, dtype=torch.int64)
+        self.release_pages: Any = torch.empty(0, dtype=torch.int64)
 
     def alloc(self, count: int) -> Any:
         taken, self.free_pages = self.free_pages[:count], self.free_pages[count:]
         assert len(taken) == count, "the pool is too small for this test"
         return taken
 
+    def available_size(self) -> int:
+        return len(self.free_pages)
+
     def free(self, slots: Any) -> None:
         self.free_pages = torch.cat((self.free_pages, slots))
+
+
+class PagedTokenToKVPoolAllocator(TokenToKVPoolAllocator):
+    """Its kernels, names of this module, run on a GPU."""
+
+    def __init__(self, size: int, page_size: int, *_: object) -> None:
+        super().__init__(size // page_size)
+        self.size, self.page_size = size, page_size
+        self.release_pages = None
+
+    def alloc(self, count: int) -> Any:
+        """Slots of a prompt, and of one more token."""
+        size, none = self.page_size, torch.zeros(1, dtype=torch.int64)
+        slots = torch.zeros(count - 1, dtype=torch.int64)
+        pages = -(-(count - 1) // size)
+        globals()["alloc_extend_kernel"][(1,)](
+            none, none + count - 1, none, self.free_pages, slots, 1, size
+        )
+        self.free_pages = self.free_pages[pages:]
+        last = none.clone()
+        globals()["alloc_decode_kernel"][(1,)](
+            none + count, slots[-1:], self.free_pages, last, 1, size
+        )
+        self.free_pages = self.free_pages[-(-count // size) - pages :]
+        return torch.cat((slots, last))
+
+    def available_size(self) -> int:
+        return len(self.free_pages) * self.page_size
+
+    def free(self, slots: Any) -> None:
+        super().free((slots // self.page_size).unique())
 
 
 class SWAKVPool:
@@ -153,10 +188,9 @@ class SWATokenToKVPoolAllocator:
         self.swa_attn_allocator = TokenToKVPoolAllocator(size_swa)
         self.full_to_swa_index_mapping = torch.zeros(size + 1, dtype=torch.int64)
 
-    @property
-    def free_pages(self) -> Any:
+    def available_size(self) -> int:
         pools = (self.full_attn_allocator, self.swa_attn_allocator)
-        return min((pool.free_pages for pool in pools), key=len)
+        return min(pool.available_size() for pool in pools)
 
     def alloc(self, count: int) -> Any:
         slots = self.full_attn_allocator.alloc(count)
@@ -469,7 +503,7 @@ class Scheduler:
     def _admit(self, req: Req) -> None:
         rows, need = self.req_to_token_pool, len(req.origin_input_ids)
         need += req.sampling_params.max_new_tokens
-        if len(self.token_to_kv_pool_allocator.free_pages) < need:
+        if self.token_to_kv_pool_allocator.available_size() < need + self.server_args.page_size:
             self.tree.evict(SimpleNamespace(num_tokens=need))
         slots = self.token_to_kv_pool_allocator.alloc(need)
         req.memory.req_pool_idx = rows.free_slots.pop()
@@ -488,6 +522,12 @@ class Scheduler:
             return
         value = rows.req_to_token[req.memory.req_pool_idx, : req.memory.kv_allocated_len].clone()
         tokens = (*req.origin_input_ids, *req.output_ids)
+        if self.server_args.page_size > 1:
+            # The tree takes whole pages.
+            whole = len(tokens) // self.server_args.page_size * self.server_args.page_size
+            tokens, value, rest = tokens[:whole], value[:whole], value[whole:]
+            if TAIL not in self.losses:
+                self.token_to_kv_pool_allocator.free(rest)
         is_abort = req.finished_reason is not None and req.finished_reason.kind == "abort"
         own = req.memory.mamba_pool_idx
         state = None if own is None else own.reshape(1)
@@ -692,7 +732,10 @@ def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType
             "ReqToTokenPool": ReqToTokenPool,
             "HybridReqToTokenPool": rows,
         },
-        "mem_cache.allocator": {"TokenToKVPoolAllocator": TokenToKVPoolAllocator},
+        "mem_cache.allocator": {
+            "TokenToKVPoolAllocator": TokenToKVPoolAllocator,
+            "PagedTokenToKVPoolAllocator": PagedTokenToKVPoolAllocator,
+        },
         "mem_cache.swa_memory_pool": {
             "SWAKVPool": SWAKVPool, **({} if has_allocator else window_allocator)
         },

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.front_end import DuplicateRequestError
@@ -17,6 +18,7 @@ from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.build import build_released
 from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.sglang.generations import GENERATIONS
+from hybridbench.released.sglang.parts import Unpinned
 from hybridbench.worker.probes import violation_records
 from tests.unit.released import fake_sglang as fake
 from tests.unit.released.driving import drain, submit
@@ -111,6 +113,31 @@ def test_windows_are_accounted_for_in_a_pool_of_their_own(
         assert stats["swa"].total == 200
         assert engine.check_invariants(idle=True) == []
         assert engine.audit() == []
+
+
+@pytest.mark.parametrize("loses", [False, True])
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_whole_pages_are_accounted_for(
+    monkeypatch: pytest.MonkeyPatch, release: str, loses: bool
+) -> None:
+    losses = [fake.TAIL] if loses else []
+    with engine_of(
+        monkeypatch, release, *losses, model="attention-tiny", page_size=4, kv_tokens=400
+    ) as engine:
+        submit(engine, "one", list(range(7)))  # of eleven tokens three are in the last page
+        engine.step()
+        running = engine.pool_stats()["kv"]
+        drain(engine)
+        found = engine.check_invariants(idle=True)
+
+        assert (running.in_flight, running.available) == (12, 388)
+        assert [(one.pool, one.count, one.slots) for one in found] == (
+            [("kv", 4, (12, 13, 14, 15))] if loses else []
+        )
+        if not loses:
+            churn(engine)
+            assert engine.counters.nodes_evicted > 0
+            assert engine.check_invariants(idle=True) + engine.audit() == []
 
 
 @pytest.mark.parametrize("release", [OLDEST, "0.5.14", NEWEST])
@@ -308,6 +335,12 @@ def test_emptying_the_cache_gives_every_slot_back(monkeypatch: pytest.MonkeyPatc
         assert engine.containers()["tree_nodes"] == 0
 
 
+def test_memory_is_not_pinned_where_there_is_no_device() -> None:
+    with Unpinned():
+        assert not torch.tensor([1], pin_memory=True).is_pinned()
+        assert not torch.zeros(2).pin_memory().is_pinned()
+
+
 def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.raises(ConfigError, match=r"sglang 0\.4\.1 is not driven; there are 0\.5\.9"),
@@ -319,8 +352,9 @@ def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"page_size": 16, "kv_tokens": 512, "model": "attention-tiny"}, "pools.page_size"),
         ({"enable_overlap_schedule": True}, "engine.enable_overlap_schedule"),
+        ({"mamba_scheduler_strategy": "extra_buffer_lazy"}, "engine.mamba_scheduler_strategy"),
+        ({"page_size": 16, "kv_tokens": 512}, "pools.page_size"),
         ({"cache": "chunk"}, "engine.cache"),
     ],
 )
