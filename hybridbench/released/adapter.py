@@ -61,7 +61,7 @@ class Step:
     """
 
     mode: Literal["extend", "decode", "idle"] = "idle"
-    reqs: Sequence[Any] = ()
+    reqs: list[Any] = field(default_factory=list)
     prefilled: frozenset[int] = frozenset()
     tokens: int = 0
     prompt_tokens: int = 0

@@ -156,7 +156,9 @@ class _Worker:
 
     def forward_batch_generation(self, batch: Any, **_: Any) -> Any:
         tokens = torch.randint(VOCAB_SIZE, (len(batch.seq_lens),), generator=self._random)
-        return self._result(logits_output=None, next_token_ids=tokens, can_run_cuda_graph=False)
+        return self._result(
+            logits_output=_Absent(), next_token_ids=tokens, can_run_cuda_graph=False
+        )
 
 
 def _driven(
@@ -229,7 +231,7 @@ def _arguments(config: EngineConfig) -> Any:
         "model_path": "dummy",
         "device": "cpu",
         "skip_tokenizer_init": True,
-        "disable_overlap_schedule": True,
+        "disable_overlap_schedule": not config.enable_overlap_schedule,
         "attention_backend": "torch_native",
         "sampling_backend": "pytorch",
         "grammar_backend": "none",
@@ -296,7 +298,6 @@ def _refuse(config: EngineConfig, kind: str) -> None:
     cannot_cut = kind == "states" and config.page_size > 1 and not config.tracks_states
     wanted = {
         "engine.speculative_algorithm": config.speculative_algorithm is not None,
-        "engine.enable_overlap_schedule": config.enable_overlap_schedule,
         "engine.hicache.ratio": config.hicache.ratio > 0,
         "engine.mamba_scheduler_strategy": lazy,
         "pools.page_size": cannot_cut,
@@ -331,7 +332,7 @@ def _rows(config: EngineConfig, kind: str) -> Any:
         "mamba_layer_ids": [0],
         "enable_mamba_extra_buffer": config.tracks_states,
         "speculative_num_draft_tokens": None,
-        "enable_overlap_schedule": False,
+        "enable_overlap_schedule": config.enable_overlap_schedule,
     }
     pool = module.HybridReqToTokenPool
     known = inspect.signature(pool.__init__).parameters

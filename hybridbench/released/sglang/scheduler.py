@@ -37,7 +37,7 @@ _END_OF_RID: Final = "/"
 _ALL_TOKENS: Final = 1 << 30
 _SESSION_CACHES: Final = frozenset({"SessionAwareCache", "StreamingSession"})
 # Records of the scheduler that refer to requests during a step.
-_HOLDERS: Final = frozenset({"ScheduleBatch", "PrefillAdder"})
+_HOLDERS: Final = frozenset({"ScheduleBatch", "ModelWorkerBatch", "PrefillAdder"})
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,10 @@ class SGLangScheduler:
         )
         # Batches with track buffers pin memory without asking whether there is a device.
         self._memory = Unpinned() if config.tracks_states else nullcontext()
+        self._overlaps = config.enable_overlap_schedule
+        # Where its event loop would set them.
+        self._scheduler.result_queue = deque()
+        self._scheduler.schedule_stream = torch.cpu.Stream()
         self._count_refusals()
         cache = self._cache()
         self.page_size = config.page_size
@@ -159,8 +163,12 @@ class SGLangScheduler:
         self._scheduler.abort_request(self._io.AbortReq(rid=rid + _END_OF_RID))
 
     def pause(self, mode: PauseMode) -> None:
-        """Run nothing until ``resume``."""
+        """Run nothing until ``resume``; of overlapped steps the last is processed now."""
+        queue = self._scheduler.result_queue
+        unprocessed = [req for batch, _ in queue for req in batch.reqs]
         self._scheduler.pause_generation(self._io.PauseGenerationReqInput(mode=mode))
+        if not queue:
+            self._step.reqs = unprocessed
 
     def resume(self) -> None:
         """Resume if paused."""
@@ -176,7 +184,7 @@ class SGLangScheduler:
         """Run one iteration of the release's loop, without its idle check."""
         done, self._step = self._step, Step()
         # Requests that ended since the last iteration belong to this one.
-        self._step.sent_away = done.sent_away
+        self._step.sent_away, self._step.reqs = done.sent_away, done.reqs
         if not self.is_paused:
             with self._memory:
                 self._run()
@@ -189,20 +197,26 @@ class SGLangScheduler:
         if batch:
             extends = batch.forward_mode.is_extend()
             self._step.mode = "extend" if extends else "decode"
-            self._step.reqs = list(batch.reqs)
+            self._step.reqs += batch.reqs
             self._step.tokens = batch.extend_num_tokens if extends else len(batch.reqs)
             if extends:
                 self._step.prompt_tokens = self._step.tokens
                 self._step.prefilled = frozenset(map(id, batch.reqs))
             if scheduler.chunked_req is not None:
                 self._step.cut = frozenset((id(scheduler.chunked_req),))
-            scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+            result = scheduler.run_batch(batch)
+            # The release's methods look into this queue, too.
+            scheduler.result_queue.append((batch.copy() if self._overlaps else batch, result))
+        if scheduler.last_batch if self._overlaps else batch:
+            before, result = scheduler.result_queue.popleft()
+            scheduler.process_batch_result(before, result)
+            self._step.reqs += [req for req in before.reqs if req not in self._step.reqs]
         scheduler.last_batch = batch
 
     @property
     def has_sent_away(self) -> bool:
         """Whether the next step has the end of a request to report."""
-        return bool(self._step.sent_away)
+        return bool(self._step.sent_away or self._step.reqs)
 
     # Sessions.
 
@@ -402,7 +416,8 @@ class SGLangScheduler:
         if isinstance(value, self._req_class):
             yield value
         elif isinstance(value, list | tuple | set | deque):
-            yield from (one for one in value if isinstance(one, self._req_class))
+            for one in value:
+                yield from self._requests_in(one)
         elif type(value).__name__ in _HOLDERS:
             for part in vars(value).values():
                 if type(part).__name__ not in _HOLDERS:

@@ -113,6 +113,10 @@ class ScheduleBatch:
         self.forward_mode = SimpleNamespace(is_extend=lambda: extends)
         self.seq_lens = torch.zeros(len(reqs))
         self.extend_num_tokens = sum(len(req.origin_input_ids) for req in reqs)
+        self.extends = extends
+
+    def copy(self) -> ScheduleBatch:
+        return ScheduleBatch(list(self.reqs), self.extends)
 
 
 class PrefillAdder:
@@ -353,6 +357,7 @@ class Scheduler:
     has_sessions = True
     tp_worker: Any
     ipc_channels: Any
+    result_queue: Any
 
     def __init__(self, server_args: Any, port_args: Any, gpu_id: int, dp_rank: None) -> None:
         del port_args, gpu_id, dp_rank
@@ -444,6 +449,8 @@ class Scheduler:
 
     def process_batch_result(self, batch: ScheduleBatch, result: Any) -> None:
         for req, token in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
+            if req.finished():
+                continue  # overlapped: it ended while this step ran
             req.output_ids.append(token)
             if self.tp_worker.is_hybrid_swa and len(req.output_ids) > _KEPT:
                 self._leave_behind(req, len(req.output_ids) - _KEPT - 1)
@@ -470,6 +477,9 @@ class Scheduler:
     def pause_generation(self, message: Any) -> None:
         assert message.mode in {"in_place", "retract"}
         self._engine_paused = True
+        if message.mode == "retract" and self.last_batch is not None and self.result_queue:
+            self.process_batch_result(*self.result_queue.popleft())
+            self.last_batch = None
 
     def continue_generation(self, message: Any) -> None:
         del message

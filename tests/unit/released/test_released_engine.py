@@ -335,6 +335,44 @@ def test_emptying_the_cache_gives_every_slot_back(monkeypatch: pytest.MonkeyPatc
         assert engine.containers()["tree_nodes"] == 0
 
 
+@each_generation
+def test_an_overlapped_step_reports_the_tokens_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(
+        monkeypatch, release, model="attention-tiny", enable_overlap_schedule=True
+    ) as engine:
+        submit(engine, "one", [1, 2, 3], output=2)
+        heard = []
+        while engine.has_work:
+            heard.append([event.kind for event in engine.step()])
+
+        # The last step is launched before it is known that the request has ended.
+        assert heard == [
+            [EventKind.ADMITTED], [EventKind.FIRST_TOKEN], [EventKind.FINISHED], []
+        ]  # fmt: skip
+        churn(engine)
+        assert engine.counters.finishes > 40
+        assert engine.check_invariants(idle=True) + engine.audit() == []
+
+
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+def test_the_end_of_a_request_that_a_pause_processes_is_reported(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    with engine_of(
+        monkeypatch, NEWEST, model="attention-tiny", enable_overlap_schedule=True
+    ) as engine:
+        submit(engine, "one", [1, 2, 3], output=1)
+        engine.step()
+        engine.pause_generation(mode)  # type: ignore[arg-type]
+        paused = drain(engine)
+        engine.continue_generation()
+
+        ended = [("one", EventKind.FIRST_TOKEN), ("one", EventKind.FINISHED)]
+        assert (paused, drain(engine)) == ((ended, []) if mode == "retract" else ([], ended))
+
+
 def test_memory_is_not_pinned_where_there_is_no_device() -> None:
     with Unpinned():
         assert not torch.tensor([1], pin_memory=True).is_pinned()
@@ -352,7 +390,6 @@ def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"enable_overlap_schedule": True}, "engine.enable_overlap_schedule"),
         ({"mamba_scheduler_strategy": "extra_buffer_lazy"}, "engine.mamba_scheduler_strategy"),
         ({"page_size": 16, "kv_tokens": 512}, "pools.page_size"),
         ({"cache": "chunk"}, "engine.cache"),
