@@ -332,7 +332,7 @@ def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path:
             tmp_path,
             *("--url", f"http://127.0.0.1:{port}", "--duration", "20s", "--idle-every", "10s"),
             *("--profile", "chat-churn", "--set", "arrival.concurrency=16"),
-            *("--set", "output.tokens=[20, 30]", "--answers", "4s"),
+            *("--set", "output.tokens=[20, 30]", "--answers", "12s"),
             command="soak",
         )
     finally:
@@ -347,5 +347,5 @@ def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path:
     assert record.manifest.target.pid is None
     seen = record.all_events(AnswersRepeated)[-1].so_far
     assert {one.margin for one in (*seen.served, *seen.control)} <= {5.0, None}
-    # How many are asked again in four seconds is the machine's; two are what the verdict needs.
+    # A fast machine asks them all in less time.  Two that differ are what the verdict needs.
     assert seen.compared > seen.served_differ + seen.control_differ > 1
