@@ -36,7 +36,8 @@ PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 READERS = (("report",), ("diagnose",), ("judge",), ("soak", "--resume"))
 # Of an engine at its limit most of the time is traffic; none of the faults needs much.
 CALM = (
-    *("--profile", "smoke", "--ballast", "0", "--set", "warmup.requests=20"),
+    *("--profile", "smoke", "--model", "qwen3-next-nano", "--ballast", "0"),
+    *("--set", "warmup.requests=20"),
     *("--set", "arrival={process: poisson, rate: 10/s, max_in_flight: 12}"),
     # Which takes a second engine.
     *("--answers", "0"),
