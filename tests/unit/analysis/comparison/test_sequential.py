@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
 
 from hybridbench.analysis.comparison.sequential import POWER, boundaries, critical_t, error_shares
 
@@ -15,6 +14,9 @@ from hybridbench.analysis.comparison.sequential import POWER, boundaries, critic
 def test_the_chance_to_have_passed_by_each_look_is_what_the_spending_function_allows(
     alpha: float,
 ) -> None:
+    # Here, as it takes seconds: not every process that collects this test runs it.
+    from scipy.stats import multivariate_normal
+
     shares = (0.25, 0.5, 0.75, 1.0)
 
     values = boundaries(shares, alpha)

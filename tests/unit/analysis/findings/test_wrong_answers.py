@@ -7,7 +7,6 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
-from scipy.stats import fisher_exact, hypergeom
 
 from hybridbench.analysis.distributions import fisher
 from hybridbench.analysis.findings.wrong_answers import WrongAnswers, answer_notes
@@ -195,6 +194,9 @@ def test_the_first_tokens_of_all_segments_count_if_all_counted_them() -> None:
     "table", [(17, 17, 31, 395), (3, 10, 4, 20), (0, 5, 7, 9), (5, 5, 0, 1), (1, 1, 0, 300)]
 )
 def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None:
+    # Here, as it takes seconds: not every process that collects this test runs it.
+    from scipy.stats import fisher_exact
+
     wrong_with, all_wrong, right_with, all_right = table
 
     found = fisher(table)
@@ -204,6 +206,9 @@ def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None
 
 
 def test_strata_are_dealt_apart_and_their_sum_is_tested() -> None:
+    # Here, as it takes seconds: not every process that collects this test runs it.
+    from scipy.stats import hypergeom
+
     tables = [(4, 5, 3, 20), (2, 3, 1, 9), (0, 2, 5, 6)]
 
     found = fisher(*tables)
