@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
 from hybridbench.foundation.errors import UsageError
+from hybridbench.runs import defect_catalog
 from hybridbench.runs.defect_catalog import described_defects
+from hybridbench.targets.background_process import Answer
+from hybridbench.worker.defect_catalog import main
 
 
+@pytest.fixture
+def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the child's code in this process: a child that imports the engine takes seconds."""
+
+    def answer_of(command: Sequence[str], patience_s: float) -> Answer:
+        del patience_s
+        output, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = main(command[3:])
+        return Answer(code, output.buffer.getvalue(), errors.getvalue(), timed_out=False)
+
+    monkeypatch.setattr(defect_catalog, "answer_of", answer_of)
+
+
+@pytest.mark.usefixtures("answered_here")
 def test_all_defects_and_controls_are_described_without_their_patches() -> None:
     described = described_defects()
 
@@ -36,6 +57,7 @@ def test_names_mean_what_they_mean_to_the_worker_and_files_may_print(tmp_path: P
     assert mine.slug == "mine"
 
 
+@pytest.mark.usefixtures("answered_here")
 def test_what_cannot_be_is_refused_in_the_catalogs_own_sentence() -> None:
     with pytest.raises(UsageError, match="did you mean mamba-adder-reject"):
         described_defects("mamba-adder-rejct")
