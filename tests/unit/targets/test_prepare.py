@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from hybridbench.foundation.errors import (
 from hybridbench.targets import prepare as preparing
 from hybridbench.targets.linked_packages import site_packages
 from hybridbench.targets.pip import Pip, _Found, _package
-from hybridbench.targets.prepare import prepare, releases_of
+from hybridbench.targets.prepare import _Steps, prepare, releases_of
 from hybridbench.targets.prepared import (
     disk_bytes,
     entries,
@@ -38,14 +40,38 @@ class Prepared:
     def __init__(self, root: Path, index: Path) -> None:
         self.root, self.index, self.lines = root, index, list[str]()
         self.environment: Mapping[str, str] = offline(index)
-        self.target = prepare(TINY, "1.0", root, self.environment, self.lines.append)
-        self.home = root / "tiny-1.0"
+        self.home, self.empty = root / "tiny-1.0", root.parent / "empty"
+        renew = Pip.renew
+
+        def renew_and_copy(pip: Pip) -> bool:
+            renewed = renew(pip)
+            shutil.copytree(self.home / "env", self.empty, symlinks=True)
+            return renewed
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pip, "renew", renew_and_copy)
+            self.target = prepare(TINY, "1.0", root, self.environment, self.lines.append)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("targets")
     return Prepared(folder / "root", make_index(folder / "index"))
+
+
+@pytest.fixture
+def copied_environments(tiny: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Link the files of the first environment: making one takes seconds of processor time."""
+    call = _Steps._call
+
+    def link(steps: _Steps, command: Sequence[str]) -> None:
+        if "venv" not in command:
+            call(steps, command)
+            return
+        shutil.copytree(tiny.empty, command[-1], symlinks=True, copy_function=os.link)
+
+    monkeypatch.setattr(_Steps, "_call", link)
+    monkeypatch.setattr(Pip, "renew", lambda _: True)
 
 
 def ignore(line: str) -> None:
@@ -169,6 +195,7 @@ def test_a_release_that_is_not_there_is_refused_with_those_that_are(pip: Pip) ->
     assert refused.value.code == ErrorCode.UNKNOWN_NAME
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_a_release_that_cannot_be_had_leaves_nothing_behind(tiny: Prepared, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tiny-serve 2.0 needs tensors==1.9\+cpu"):
         prepare(TINY, "2.0", tmp_path, tiny.environment, ignore)
@@ -176,6 +203,7 @@ def test_a_release_that_cannot_be_had_leaves_nothing_behind(tiny: Prepared, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_preparing_goes_on_where_it_was_stopped(
     tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +244,7 @@ def test_preparing_goes_on_where_it_was_stopped(
     assert entry.partial is None
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_two_targets_share_what_both_need_and_can_be_removed_alone(
     tiny: Prepared, tmp_path: Path
 ) -> None:
@@ -262,6 +291,7 @@ def test_two_processes_do_not_prepare_one_target(tmp_path: Path) -> None:
         prepare(TINY, "1.0", tmp_path, {}, ignore)
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imported(
     tmp_path: Path,
 ) -> None:
@@ -284,6 +314,7 @@ def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imp
     assert "driven==3.0: importing json_part" in lines
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_a_release_whose_modules_cannot_be_imported_is_not_ready(tmp_path: Path) -> None:
     index = make_index(tmp_path / "index")
     driven = replace(
