@@ -45,7 +45,7 @@ from hybridbench.targets.prepared import (
 _BATCH: Final = 16
 _START_PATIENCE_S: Final = 600.0
 # Foreign modules; and without bytecode, every pip and every server compiles all its imports.
-_NOT_INHERITED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})
+_NOT_INHERITED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"})
 
 
 def prepare(

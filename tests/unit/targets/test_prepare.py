@@ -50,7 +50,10 @@ class Prepared:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Pip, "renew", renew_and_copy)
-            self.target = prepare(TINY, "1.0", root, self.environment, self.lines.append)
+            # Bytecode in another folder than the package could not be shared.
+            elsewhere = {"PYTHONPYCACHEPREFIX": str(root.parent / "bytecode")}
+            environment = {**self.environment, **elsewhere}
+            self.target = prepare(TINY, "1.0", root, environment, self.lines.append)
 
 
 @pytest.fixture(scope="module")
