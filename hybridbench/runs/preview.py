@@ -39,6 +39,7 @@ from hybridbench.sampling.process import read_process_memory
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.workload.build import build_workload
+from hybridbench.workload.profile import Profile
 from hybridbench.workload.trace_replay import check_trace
 
 # Measured on stored runs of several profiles: a line of samples.jsonl with all metrics, the events
@@ -299,12 +300,25 @@ def _stall_warnings(stall: Stall | None) -> Iterator[str]:
         )
 
 
+def _aborts_otherwise(profile: Profile, counter: str) -> bool:
+    """Whether requests are aborted in this stage besides those of the profile's share."""
+    controls, engine = profile.controls, profile.engine
+    return any((
+        counter in profile.force.by_path(),
+        controls.abort_all_every_s,
+        controls.pause_mode == "abort" and controls.pause_every_s,
+        counter == "abort_decode" and profile.aborts.disconnect,
+        counter == "abort_queued" and profile.aborts.queue_timeout_s,
+        counter == "abort_queued" and (engine.max_queued_requests or engine.req_waiting_timeout_s),
+    ))  # fmt: skip
+
+
 def _coverage_warnings(plan: SoakPlan) -> Iterator[str]:
     """Warn if the aborts required for coverage exceed the requests that will arrive."""
     profile = plan.profile
     rate = profile.arrival.rate_per_s
     for counter, least in profile.coverage_minimums(plan.duration_s).items():
-        if counter not in _ABORTS or plan.trace is not None:
+        if counter not in _ABORTS or plan.trace is not None or _aborts_otherwise(profile, counter):
             continue
         share = vars(profile.aborts)[_ABORTS[counter]]
         if not share:

@@ -15,6 +15,7 @@ from hybridbench.records.messages import HeapScanReply, Ready
 from hybridbench.rundir.layout import make_run_dir
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.preview import Preview, Resolution, build_preview, preview_soak
+from hybridbench.workload.catalog import list_profiles, load_profile
 from hybridbench.workload.trace_replay import TraceOptions
 from tests.unit.runs.soaks import make_plan
 
@@ -88,6 +89,22 @@ def test_a_run_too_short_to_have_a_limit_is_warned_of() -> None:
     warnings = preview(make_plan(60.0)).warnings
 
     assert sum("has no limit for" in text for text in warnings) == 2
+
+
+@pytest.mark.parametrize("name", sorted(list_profiles()))
+def test_no_shipped_profile_is_said_to_make_no_aborts(name: str) -> None:
+    profile = load_profile(name)
+    plan = replace(make_plan(profile.duration_s), profile=profile)
+
+    assert not [line for line in preview(plan).warnings if "makes none" in line]
+
+
+def test_aborts_that_must_happen_and_cannot_are_warned_of() -> None:
+    profile = load_profile("queue-abort").with_overrides({"aborts.queue_timeout": "null"})
+
+    found = preview(replace(make_plan(1800.0), profile=profile)).warnings
+
+    assert "abort_queued must reach 20, and the profile makes none" in found
 
 
 def test_a_python_that_collects_incrementally_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
