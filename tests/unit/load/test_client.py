@@ -148,7 +148,8 @@ def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -
     assert set(found.left_out) == {"sampled"}
     # They are requests like all others, and no latency is measured of them.
     measured = served.counts["finishes"] - found.compared - _first_asked(served)
-    assert 0 < measured <= 24
+    # Answers this short are all measured, twice each, unless time runs out.
+    assert 0 < measured <= 2 * found.compared
     assert (found.noise, found.noise_tokens > 0) == (0.0, True)
     assert sum(served.report.latencies[E2E].values()) == _first_asked(served)
 
