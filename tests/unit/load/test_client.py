@@ -125,7 +125,8 @@ def test_every_interface_is_served_and_every_request_ends_once(api: Api, stream:
 
 
 def test_a_conversation_goes_on_with_what_the_server_said() -> None:
-    served = serve(for_s=0.3, settings={**NO_ABORTS, "conversations": "{turns: [3, 3], open: 4}"})
+    settings = {**NO_ABORTS, "conversations": "{turns: [3, 3], open: 4}"}
+    served = serve(for_s=0.3, settings=settings, requests=40)
 
     prompts = served.server.prompts
     assert len(prompts) < 100, "the server keeps that many"
@@ -167,12 +168,13 @@ def test_swapped_answers_differ_by_far(api: Api) -> None:
         api=api,
         settings=settings,
         requests=60,
-        repeat_s=2.0,
+        repeat_s=5.0,
     )
 
     found = served.report.repeated
     assert found is not None
-    assert found.served_differ + found.left_out.get("unsteady", 0) > 0.05 * found.compared
+    undecided = found.left_out.get("unsteady", 0) + found.left_out.get("time", 0)
+    assert found.served_differ + undecided > 0.05 * found.compared
     assert found.served_differ > 0
     assert {one.margin for one in found.served} == {5.0}
     assert found.usual_gap == pytest.approx(2.0)
@@ -246,7 +248,7 @@ def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: st
 
 
 def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:
-    served = serve("--fault", "closes")
+    served = serve("--fault", "closes", requests=40)
 
     assert served.counts["finishes"] > 20
     assert served.counts["requests_failed"] == 0
