@@ -15,7 +15,7 @@ import msgspec
 # vLLM names tokens like this on request, because several tokens may have the same text.
 _BY_ID: Final = "token_id:"
 # The text of every token that is part of a character: these tokens look alike.
-_BROKEN: Final = "\ufffd"
+BROKEN: Final = "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ class Difference:
     Args:
         place: index of the first token that differs.
         margin: how much likelier, in nats, the token of the answer alone was; a lower bound if
-            the other token is not among the most likely; None if the server does not say.
+            the other token is not among the most likely, or unknown because the answer ends; None
+            if the server does not say.
     """
 
     place: int
@@ -133,14 +134,17 @@ def first_difference(
 
     Both are texts, or both token ids; they must differ.
     """
-    place = next((i for i, (a, b) in enumerate(zip(answer, alone, strict=False)) if a != b), None)
-    if place is None:
-        return Difference(min(len(answer), len(alone)), None)  # one is a prefix of the other
+    pairs = enumerate(zip(answer, alone, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(len(answer), len(alone)))
+    if place == len(alone):
+        return Difference(place, None)  # it goes on where the other one ends
     if isinstance(answer, str):
         return _in_text(answer, str(alone), tokens, place)
     if [token.name for token in tokens] != [f"{_BY_ID}{one}" for one in alone]:
         return Difference(place, None)
     token = tokens[place]
+    if place == len(answer):
+        return Difference(place, token.gap)
     return Difference(place, _margin(token, [f"{_BY_ID}{answer[place]}"]))
 
 
@@ -151,9 +155,12 @@ def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Di
             break  # a partial character has no text of its own
         if place < begun + len(token.name):
             rest = answer[begun:]
+            if not rest:
+                hidden = any(BROKEN in name for name in token.others)
+                return Difference(at, None if hidden else token.gap)
             same = [name for name in token.others if name and rest.startswith(name)]
             longest = sorted((name for name in same if name != token.name), key=len)[-1:]
-            if any(_BROKEN in name for name in longest or token.others):
+            if any(BROKEN in name for name in longest or token.others):
                 return Difference(at, None)
             return Difference(at, _margin(token, longest))
         begun += len(token.name)

@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from secrets import token_hex
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 from hybridbench.load.interfaces import Answer
-from hybridbench.load.logprobs import Token, first_difference
+from hybridbench.load.logprobs import BROKEN, Token, first_difference
 from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import ServerSubmit
@@ -37,6 +37,9 @@ _MEASURED_TOKENS: Final = 2000
 # Most differences that are kept individually.
 _KEPT: Final = 300
 _GAPS_KEPT: Final = 4096
+
+# Reasons for the end of an answer that are not its own choice; none if its end is missing.
+_AT_LIMIT: Final = frozenset({"length", ""})
 
 # Sends a request, with logprobs, that shares cached content only with requests of the same key;
 # returns None if no answer came.
@@ -150,7 +153,7 @@ class Repeats:
             control = await ask(request, token_hex(16))
             if control is None:
                 self._reasons["failed"] += 1
-            elif _content(served) == _content(control):
+            elif _is_equal(served, control):
                 self._compared(served)
                 same.append((request, control))
             else:
@@ -161,7 +164,7 @@ class Repeats:
         key = token_hex(16)
         for _ in range(2):
             again = await ask(request, key)
-            if again is None or _content(again) != _content(control):
+            if again is None or not _is_equal(again, control):
                 return
             largest, tokens = _noise(control.logprobs, again.logprobs)
             self._noise = max(self._noise[0], largest), self._noise[1] + tokens
@@ -178,7 +181,7 @@ class Repeats:
                 return
             answers.append(answer)
         alone = answers[0]
-        if any(_content(answer) != _content(alone) for answer in answers[1:]):
+        if not all(_is_equal(answer, alone) for answer in answers[1:]):
             self._reasons["unsteady"] += 1
             return
         self._compared(served)
@@ -186,13 +189,11 @@ class Repeats:
             ("served", served, self._served),
             ("control", control, self._control),
         ):
-            if _content(answer) == _content(alone):
+            if _is_equal(answer, alone):
                 continue
             self._counts[name] += 1
-            found = first_difference(_content(answer), _content(alone), alone.logprobs)
             if len(kept) < _KEPT:
-                prompt, reused = len(request.input_ids), _reused(served)
-                kept.append(Differing(found.place, prompt, found.margin, reused))
+                kept.append(_differing(request, answer, alone, _reused(served)))
 
     def _compared(self, served: Answer) -> None:
         self._counts["compared"] += 1
@@ -212,8 +213,39 @@ def _unfit(request: Submit) -> str:
     return "" if is_plain else "options"
 
 
+def _is_equal(one: Answer, other: Answer) -> bool:
+    return _content(one) == _content(other) and not (one.ids and _text_differs(one, other))
+
+
 def _content(answer: Answer) -> str | Sequence[int]:
     return answer.ids or "".join(answer.pieces)
+
+
+def _text_differs(one: Answer, other: Answer) -> bool:
+    """Return whether the texts of equal token ids differ by more than the way in which a server
+    cuts a stream explains: spaces, and characters of several tokens.
+    """
+    texts = ["".join("".join(answer.pieces).split()) for answer in (one, other)]
+    return texts[0] != texts[1] and not any(BROKEN in text for text in texts)
+
+
+def _differing(request: Submit, answer: Answer, alone: Answer, reused: bool | None) -> Differing:
+    prompt, content = len(request.input_ids), _content(answer)
+    if content == _content(alone):
+        return Differing(0, prompt, None, reused, "text")
+    found = first_difference(content, _content(alone), alone.logprobs)
+    certain: Literal["", "length"] = "length" if _ends_early(answer, alone) else ""
+    return Differing(found.place, prompt, found.margin, reused, certain)
+
+
+def _ends_early(answer: Answer, alone: Answer) -> bool:
+    """Return whether the shorter of both answers ended before their common limit, and by no token
+    of its own.
+    """
+    if not all(one.output_tokens or one.ids for one in (answer, alone)):
+        return False  # chunks were counted, and may have several tokens
+    shorter = min(answer, alone, key=lambda one: one.tokens)
+    return answer.tokens != alone.tokens and bool(alone.reason) and shorter.reason in _AT_LIMIT
 
 
 def _noise(some: Sequence[Token], others: Sequence[Token]) -> tuple[float, int]:

@@ -85,12 +85,15 @@ class Differing(msgspec.Struct, frozen=True):
         margin: how much likelier the token was that the request gets alone, in nats; None if the
             server does not report it.
         reused: whether the server took some of the prompt from its cache; None as for ``margin``.
+        certain: what shows that rounding is not the cause, whatever the margin: "length", as the
+            shorter answer ended before its limit; "text", as the token ids are equal; or nothing.
     """
 
     place: int
     prompt_tokens: int
     margin: float | None = None
     reused: bool | None = None
+    certain: Literal["", "length", "text"] = ""
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):

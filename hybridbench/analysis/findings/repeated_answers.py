@@ -36,7 +36,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
 
     Attributes:
         wrong: of ``compared``, those whose first differing token was less likely by more than
-            ``tolerance`` nats.
+            ``tolerance`` nats, and those that rounding cannot change so whatever the margin.
+        tolerance: None if the effect of rounding was not measured.
         tokens: of all compared answers.
         control: wrong ones among the answers computed together but without the cache.
         noise: the largest difference that rounding made between two logprobs of a token, in nats,
@@ -62,7 +63,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     wrong: int
     compared: int
     tokens: int
-    tolerance: float
+    tolerance: float | None
     control: int
     noise: float
     noise_tokens: int
@@ -115,6 +116,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
 
     @property
     def _rounding(self) -> str:
+        if self.tolerance is None:
+            return "the effect of rounding was not measured: it cannot cause these differences"
         if self.exact and not self.tolerance:
             return (
                 "the server was started so that a batch changes no answer, and the logprobs of "
@@ -170,19 +173,18 @@ def _agreement(seen: Repeated) -> str:
     said = f"{seen.served_differ:,} differ, {seen.control_differ:,} do without reuse"
     margins = [one.margin for one in (*seen.served, *seen.control)]
     known = [margin for margin in margins if margin is not None]
-    if not known:
+    if not known and not any(one.certain for one in (*seen.served, *seen.control)):
         return f"{said}, and the server does not say by how much"
-    if len(known) == len(margins) and max(known) <= _tolerance(seen):
+    if 0 < len(known) == len(margins) and max(known) <= _tolerance(seen):
         return f"{said}, all by what rounding decides"
     return f"{said}, which does not decide"
 
 
 def _judged(seen: Repeated) -> AnswersDiffer | None:
-    if seen.usual_gap is None or seen.noise_tokens < _FEWEST_MEASURED:
-        return None
-    tolerance = _tolerance(seen)
+    is_measured = seen.usual_gap is not None and seen.noise_tokens >= _FEWEST_MEASURED
+    tolerance = _tolerance(seen) if is_measured else None
     wrong, control = (
-        [one for one in differing if one.margin is not None and one.margin > tolerance]
+        [one for one in differing if _is_wrong(one, tolerance)]
         for differing in (seen.served, seen.control)
     )
     if len(wrong) + len(control) < _FEWEST:
@@ -196,7 +198,7 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
         control=len(control),
         noise=seen.noise,
         noise_tokens=seen.noise_tokens,
-        usual_gap=seen.usual_gap,
+        usual_gap=seen.usual_gap or 0.0,
         exact=seen.exact,
         examples=tuple((wrong + control)[:_EXAMPLES_MAX]),
         wrong_reused=sum(known),
@@ -205,6 +207,12 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
         right_known=seen.known - len(known),
         left_out=dict(seen.left_out),
     )
+
+
+def _is_wrong(one: Differing, tolerance: float | None) -> bool:
+    if one.certain or one.margin is None or tolerance is None:
+        return bool(one.certain)
+    return one.margin > tolerance
 
 
 def _tolerance(seen: Repeated) -> float:
@@ -217,8 +225,15 @@ def _tolerance(seen: Repeated) -> float:
 
 
 def _example(one: Differing) -> str:
+    of = f"a request of {one.prompt_tokens:,} prompt tokens"
+    if one.certain == "text":
+        return f"{of}: its tokens are those that the server gives it alone, but not its text"
+    if one.certain == "length":
+        return (
+            f"{of}: its answer and the one that the server gives it alone, three times, part at "
+            f"output token {one.place + 1}, and the shorter one ends before the limit"
+        )
     return (
-        f"a request of {one.prompt_tokens:,} prompt tokens: output token {one.place + 1} was less "
-        f"likely by {one.margin or 0.0:.3g} nats than the one that the server gives it alone, "
-        "three times"
+        f"{of}: output token {one.place + 1} was less likely by {one.margin or 0.0:.3g} nats than "
+        "the one that the server gives it alone, three times"
     )

@@ -76,8 +76,9 @@ def test_another_form_says_nothing(said: object) -> None:
         (" c b", 0, 1.5),
         # Not among the likeliest: it was no likelier than the last of these.
         (" x b", 0, 1.5),
-        # Its end is missing, or there is more of it: no token of the other says how likely that is.
-        (" a", 2, None),
+        # Its end is missing: whatever ended it was no likelier than the next best token.
+        (" a", 1, 0.25),
+        # There is more of it: no token of the other says how likely that is.
         (" a b c", 4, None),
     ],
 )
@@ -90,6 +91,8 @@ def test_the_margin_is_that_of_the_first_token_that_differs(
 def test_ids_are_compared_one_by_one() -> None:
     assert first_difference([7, 3], [7, 8], BY_ID) == Difference(1, 0.25)
     assert first_difference([5, 8], [7, 8], BY_ID) == Difference(0, 1.5)
+    assert first_difference([7], [7, 8], BY_ID) == Difference(1, 0.25)
+    assert first_difference([7, 8, 9], [7, 8], BY_ID) == Difference(2, None)
     # Texts instead of ids say nothing of ids.
     assert first_difference([7, 3], [7, 8], TOKENS) == Difference(1, None)
 
@@ -101,6 +104,7 @@ def test_tokens_that_share_a_text_have_no_margin(answer: str) -> None:
     tokens = [TOKENS[0], Token(" b", -0.5, likeliest)]
 
     assert first_difference(answer, " a b", tokens) == Difference(1, None)
+    assert first_difference(" a", " a b", tokens) == Difference(1, None)
     assert first_difference(" a c", " a b", tokens) == Difference(1, 2.5)
 
 

@@ -25,7 +25,10 @@ def request(number: int, temperature: float = 0.0) -> Submit:
 
 
 def answer(text: str, cached_tokens: int | None = None) -> Answer:
-    return Answer([text], output_tokens=2, cached_tokens=cached_tokens, logprobs=list(TOKENS))
+    logprobs = list(TOKENS)
+    return Answer(
+        [text], output_tokens=2, cached_tokens=cached_tokens, logprobs=logprobs, reason="length"
+    )
 
 
 def compared(served: list[Answer], ask: Ask, *, budget_s: float = 5.0) -> Repeated:
@@ -99,6 +102,49 @@ def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measu
     for together, *alone in keys.values():
         assert together not in alone
         assert len(set(alone)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("served", "reason", "output_tokens", "certain"),
+    [
+        # It had room for another token.
+        (" a", "length", 1, "length"),
+        (" a", "", 1, "length"),
+        # It chose to end, or the server counts a token whose text is missing.
+        (" a", "stop", 1, ""),
+        (" a", "length", 2, ""),
+        # Nothing but chunks was counted.
+        (" a", "length", None, ""),
+    ],
+)
+def test_an_answer_that_ends_before_its_limit_is_certainly_wrong(
+    served: str, reason: str, output_tokens: int | None, certain: str
+) -> None:
+    cut = Answer([served], chunks=1, output_tokens=output_tokens, reason=reason)
+
+    (one,) = compared([cut], server()).served
+
+    assert one.certain == certain
+    # At best it was the next best token that ended it.
+    assert one.place == 1
+    assert one.margin == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "differs"),
+    [("abd", True), ("a b c ", False), ("ab\ufffd", False)],
+)
+def test_equal_tokens_with_another_text_are_certainly_wrong(text: str, *, differs: bool) -> None:
+    """Only spaces and partial characters depend on the parts of a stream."""
+
+    async def ask(again: Submit, key: str) -> Answer | None:
+        del again, key
+        return Answer(["ab", "c"], [1, 2], reason="length")
+
+    found = compared([Answer([text], [1, 2], reason="length")], ask)
+
+    assert (found.compared, found.served_differ) == (1, int(differs))
+    assert [one.certain for one in found.served] == ["text"] * differs
 
 
 def test_what_is_computed_beside_others_shows_what_rounding_does() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -70,6 +70,20 @@ def test_answers_that_are_wrong_without_reuse_as_well_are_wrong() -> None:
 
     assert (finding.data["wrong"], finding.data["control"]) == (1, 1)
     assert "Answers without reuse are wrong as well" in finding.basis.advice(finding)
+
+
+@pytest.mark.parametrize("certain", ["length", "text"])
+def test_what_no_rounding_does_needs_no_margin(certain: Literal["length", "text"]) -> None:
+    """A server without logprobs may lose the end of an answer, too."""
+    lost = (Differing(3, 100, None, certain=certain),) * 2
+    unknown: dict[str, Any] = {"usual_gap": None, "noise": 0.0, "noise_tokens": 0}
+
+    (finding,) = repeated_answer_findings(record(lost, differing(None), **unknown))
+
+    assert (finding.verdict, finding.data["wrong"]) == (VerdictKind.CORRUPT, 2)
+    words = finding.basis.words(finding)
+    assert any("the effect of rounding was not measured" in line for line in words.evidence)
+    assert repeated_answer_findings(record(lost[:1], differing(3.0), **unknown)) == []
 
 
 @pytest.mark.parametrize(

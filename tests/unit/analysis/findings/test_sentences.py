@@ -797,6 +797,39 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words("vllm was killed by SIGKILL after 1m15s, with 2 requests in flight: 2 long"),
     ),
+    "answers that lack their end, of a server without logprobs": (
+        found(
+            "answers-differ",
+            {
+                "wrong": 2,
+                "compared": 412,
+                "tokens": 9000,
+                "tolerance": None,
+                "control": 0,
+                "noise": 0.0,
+                "noise_tokens": 0,
+                "usual_gap": 0.0,
+                "examples": [
+                    {"place": 3, "prompt_tokens": 90, "certain": "length"},
+                    {"place": 0, "prompt_tokens": 90, "certain": "text"},
+                ],
+            },
+        ),
+        Words(
+            "2 of 412 answers differ from those to the same requests alone, without cache",
+            cause="the server computed them from a state or KV that was not theirs, or gave them "
+            "to the wrong request",
+            evidence=(
+                "a request of 90 prompt tokens: its answer and the one that the server gives it "
+                "alone, three times, part at output token 4, and the shorter one ends before the "
+                "limit",
+                "a request of 90 prompt tokens: its tokens are those that the server gives it "
+                "alone, but not its text",
+                "of as many answers that were computed together, without the cache, 0 differ so",
+                "the effect of rounding was not measured: it cannot cause these differences",
+            ),
+        ),
+    ),
     "a watched program that never answers": (
         found(
             "crash",
