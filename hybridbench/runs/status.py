@@ -52,6 +52,7 @@ class RunStatus:
     collectible_bytes: float = 0.0
     probe_share: float = 0.0
     suspicion: str = ""
+    waits_for: str = ""  # why a server is not ready yet
     observed: bool = False  # its requests are not ours, so they are not counted one by one
     roles: Mapping[str, float] = field(default_factory=dict)  # private memory of each process
 
@@ -70,6 +71,8 @@ class RunStatus:
         """The result of the exact checks up to now; trends are judged at the end."""
         if self.suspicion:
             return f"possible leak: {self.suspicion}"
+        if self.waits_for:
+            return f"waiting until it serves: {self.waits_for}"
         return "nothing found so far" if self.heap_scans else "too early to say"
 
     def saw_sample(self, values: Mapping[str, float]) -> None:

@@ -66,6 +66,7 @@ _LINES_SHOWN: Final = 20
 # A scrape of an idle target must be newer than its last work.
 _SCRAPE_S: Final = 1.0
 _IDLE_PATIENCE_S: Final = 30.0
+_CONNECT_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,8 @@ class WatchPlan(RunPlan):
         instrument: patterns of the commands that get a probe; empty for the target's own program.
         prepared: the engine run by ``target``, if this tool installed it.
         probed: whether probes are used; a ``pid`` has one only if it was started with it.
-        ready_limit_s: how long the target may take until it serves.
+        ready_limit_s: how long the target may take until it serves.  If nothing but its interface
+            is seen, it must accept a connection within a minute.
         restarts: how often ``target`` is restarted after it ended under ``traffic``.
     """
 
@@ -404,19 +406,29 @@ class WatchSteps(SoakSteps):
         if readiness is None:
             return
         readiness.start()
-        loop, limit_s = self.loop, self.plan.ready_limit_s
+        loop, plan, began_s = self.loop, self.plan, self.loop.now_s
+        dead_s = math.inf if plan.sees_processes else began_s + _CONNECT_S
+
+        def is_decided() -> bool:
+            loop.status.waits_for = readiness.failed
+            ended = readiness.done or loop.interrupted or loop.over
+            return ended or (loop.now_s >= dead_s and not readiness.reached)
+
         try:
-            served = loop.run_until(
-                lambda: readiness.done or loop.interrupted or loop.over, loop.now_s + limit_s
-            )
+            loop.run_until(is_decided, began_s + plan.ready_limit_s)
         finally:
             readiness.close()
-        if loop.over and not readiness.done:
+        loop.status.waits_for = ""
+        if readiness.done:
+            return
+        if loop.over:
             raise WorkerLostError("exit", f"it had answered no request yet: {readiness.failed}")
-        if not served:
-            after = format_duration(limit_s)
-            said = f"it answered no request within {after}: {readiness.failed}"
-            raise WorkerLostError("hang", said)
+        if loop.interrupted:
+            self._recorder.note(f"the server had answered no request yet: {readiness.failed}")
+            return
+        after = format_duration(loop.now_s - began_s)
+        said = f"it answered no request within {after}: {readiness.failed}"
+        raise WorkerLostError("hang" if plan.target else "unreachable", said)
 
     def observe(self) -> None:
         self._start_s = self._checkpoint_due_s = self.loop.now_s

@@ -29,6 +29,10 @@ class NotReadyError(Exception):
     """The server is not ready; the message has its answer."""
 
 
+class NotReachedError(NotReadyError):
+    """There was no connection to the server."""
+
+
 class OtherServerError(Exception):
     """The server lacks the interface that was tried."""
 
@@ -38,6 +42,7 @@ class Asked:
 
     Attributes:
         failed: why there was no good answer; empty if there was one.
+        reached: whether a server has accepted a connection.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -45,7 +50,7 @@ class Asked:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failed = "it was not asked yet"
-        self.done = False
+        self.reached = self.done = False
 
     def start(self) -> None:
         """Start to ask."""
@@ -64,8 +69,9 @@ class Asked:
             self._ask()
         except NotReadyError as error:
             self.failed = str(error)
+            self.reached |= not isinstance(error, NotReachedError)
         else:
-            self.failed = ""
+            self.failed, self.reached = "", True
 
 
 class Readiness(Asked):
@@ -183,7 +189,7 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
         raise NotReadyError(f"{url}: its answer is not HTTP") from error
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NotReadyError(f"{url}: {reason}") from error
+        raise NotReachedError(f"{url}: {reason}") from error
     try:
         found: object = json.loads(text)
     except ValueError:

@@ -52,7 +52,7 @@ _ENDS: Final[Mapping[str, str]] = {
     "signal": "was killed by a signal",
     "hang": "made no step until the watchdog killed it",
     "oom": "was OOM-killed",
-    "unreachable": "was lost",
+    "unreachable": "could not be reached",
 }
 _WORKER: Final = "the worker"
 
@@ -120,6 +120,8 @@ class Crashed(Basis, frozen=True, kw_only=True):
             return (
                 f"Send the requests in {self.file}, with any text, and read what the server prints."
             )
+        if self.reason == "unreachable":
+            return "Check that the server runs and can be reached at the address of --url."
         where = f"Read the last lines of {self._who} in the evidence"
         if not self.stderr and self.target and self.reason == "exit":
             return f"Run {self.target} alone to find out why it ends: it printed no error."

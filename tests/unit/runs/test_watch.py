@@ -210,10 +210,10 @@ class Load:
 class Ready:
     """Says that the target serves once ``after`` questions were asked."""
 
-    failed = "HTTP status 503"
-
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, *, reached: bool = True) -> None:
         self.after = after
+        self.reached = reached
+        self.failed = "HTTP status 503" if reached else "Connection refused"
         self.closed = False
 
     def start(self) -> None: ...
@@ -475,6 +475,37 @@ def test_a_target_that_does_not_serve_in_time_is_given_up() -> None:
 
     with pytest.raises(WorkerLostError, match="answered no request within 1m: HTTP status 503"):
         run.steps.run()
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason", "after"),
+    [
+        # Nothing listens there, and nothing else of the server is seen.
+        ({}, "unreachable", "1m"),
+        # It may still load its model.
+        ({"pid": 1}, "unreachable", "15m"),
+        ({"target": ("serve",)}, "hang", "15m"),
+    ],
+)
+def test_a_port_where_nothing_listens_is_given_up_after_a_minute(
+    seen: dict[str, Any], reason: str, after: str
+) -> None:
+    run = watched(ready=Ready(after=10**9, reached=False), **seen)
+
+    with pytest.raises(WorkerLostError, match=f"within {after}: Connection refused") as lost:
+        run.steps.run()
+
+    assert lost.value.reason == reason
+
+
+def test_a_run_that_is_interrupted_before_the_target_serves_says_so() -> None:
+    run = watched(ready=Ready(after=10**9))
+    run.loop.context.interrupts.first = signal.SIGINT
+    run.steps.run()
+
+    assert "the server had answered no request yet: HTTP status 503" in [
+        note.text for note in run.sink.all_events(Note)
+    ]
 
 
 def test_a_target_that_ends_before_it_serves_has_crashed() -> None:

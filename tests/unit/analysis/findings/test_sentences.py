@@ -797,6 +797,21 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words("vllm was killed by SIGKILL after 1m15s, with 2 requests in flight: 2 long"),
     ),
+    "an address where nothing listens": (
+        found(
+            "crash",
+            {
+                "reason": "unreachable",
+                "detail": "it answered no request within 1m: http://h:9/v1/models: refused",
+                "stderr": [],
+                "target": "h-9",
+            },
+        ),
+        Words(
+            "h-9 could not be reached after 1m15s: it answered no request within 1m: "
+            "http://h:9/v1/models: refused"
+        ),
+    ),
     "answers that lack their end, of a server without logprobs": (
         found(
             "answers-differ",
