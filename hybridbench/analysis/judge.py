@@ -33,6 +33,7 @@ from hybridbench.analysis.findings.incomplete import (
 from hybridbench.analysis.findings.instances import instance_findings, with_split
 from hybridbench.analysis.findings.repeated_answers import repeated_answer_findings
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
+from hybridbench.analysis.findings.restarts import restart_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.findings.validity import (
     coverage_findings,
@@ -109,6 +110,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     findings = [*result.findings, *checked.findings]
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += unreadable_findings(beyond)
+    findings += boundary.listed("restarts", restart_findings, facts.record)
     # From all segments together: wrong answers add up, whichever worker gave them.
     for answers in (wrong_answer_findings, repeated_answer_findings):
         findings += boundary.listed("the answers", answers, facts.record)

@@ -32,12 +32,14 @@ from hybridbench.records.events import (
 from hybridbench.records.load import Differing, Repeated
 from tests.unit.analysis.records import (
     MB,
+    RESTART,
     Run,
     checkpoint,
     healthy_record,
     late_client,
     reference_cycles,
     refused_and_holding,
+    restarted,
     with_checkpoints,
     with_events,
     with_manifest,
@@ -414,6 +416,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "wrong answers": _wrong_answers,
     "answers that are not given again": _answers_not_given_again,
     "only the interface seen": _only_the_interface_seen,
+    "restarted by a supervisor": lambda: with_events(restarted(_SHORT), *RESTART),
     "a clock that jumped": lambda: with_events(_short(), ClockJump(seconds=3600.0, t_s=150.0)),
     "no processor": lambda: _short(worker_cpu_wait_s=0.95 * _T),
     "a stolen processor": lambda: _short(host_steal_s=0.6 * _T),

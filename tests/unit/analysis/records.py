@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
 from hybridbench.foundation.latency import TTFT, LatencyHistogram
-from hybridbench.records.events import Checkpoint, Event, Phase, Steady
+from hybridbench.records.events import (
+    Checkpoint,
+    Event,
+    Phase,
+    ProcessEnded,
+    ProcessStarted,
+    Steady,
+)
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import LATE
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
@@ -154,6 +162,31 @@ def with_manifest(record: RunRecord, **keys: JsonValue) -> RunRecord:
 
 def with_series(record: RunRecord, *added: Series) -> RunRecord:
     return replace(record, series={**record.series, **{s.name: s for s in added}})
+
+
+RESTART: Final = (
+    ProcessStarted("api", 7, t_s=1.0),
+    ProcessEnded("api", 7, signal=9, t_s=100.0),
+    ProcessStarted("api", 9, t_s=104.0),
+)
+
+
+def restarted(run: Run, *, failed: float = 7.0, usual_per_min: float = 0.0) -> RunRecord:
+    """A server that counts from 0 again at 102 s; ``failed`` requests lost their connection then,
+    and some do at any time.
+    """
+    record = healthy_record(run)
+    t = record.series["events.finishes"].t_s
+    served = np.where(t < 102.0, 50.0 * t, 50.0 * (t - 102.0))
+    lost = failed * (t >= 101.0) + np.floor(usual_per_min * t / 60.0)
+    counts = {
+        "scraped.requests_total": served,
+        "events.requests_submitted": 50.0 * t,
+        "events.requests_failed.disconnected": lost,
+    }
+    record = with_series(record, *(Series(name, t, value) for name, value in counts.items()))
+    observed = {"kind": "observed", "capabilities": ["process_memory"]}
+    return with_manifest(record, target=observed, workload={"url": "http://127.0.0.1:8000"})
 
 
 def reference_cycles(record: RunRecord, mode: str, share: float = 0.97) -> RunRecord:

@@ -812,6 +812,16 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "http://h:9/v1/models: refused"
         ),
     ),
+    "a server with a supervisor": (
+        found(
+            "restarted",
+            {"server": "vllm", "at_s": [61.0, 75.0], "processes": ["api ended"], "failed": 1},
+        ),
+        Words(
+            "vllm was restarted 2 times by something other than this run, after 1m1s, 1m15s",
+            evidence=("api ended", "connections of 1 request broke around these times"),
+        ),
+    ),
     "answers that lack their end, of a server without logprobs": (
         found(
             "answers-differ",

@@ -1,0 +1,209 @@
+"""Restarts of a server by its own supervisor while it gets our requests.
+
+systemd, Docker and gunicorn start a crashed server or worker again within seconds.  A worker that
+is replaced on purpose loses no request; so only restarts at which connections broke are reported.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from hybridbench.analysis.findings.words import times
+from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, RunRecord
+from hybridbench.foundation.labels import labelled, of_process, whose
+from hybridbench.foundation.units import format_duration
+from hybridbench.records.events import ProcessEnded, ProcessStarted, Segment
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.manifest import OBSERVED
+from hybridbench.records.verdict import Finding, VerdictKind
+
+# Ends of our requests that a restart causes, at the server or at a proxy before it.
+_BROKEN: Final = ("connect", "disconnected", "cut-off", "502", "504")
+_FAILED: Final = "events.requests_failed."
+# Requests may fail before the restart is sampled, and after it.
+_AROUND_S: Final = 10.0
+# As a multiple of the failures that happen anyway, as where a server closes large requests.
+_MORE: Final = 3.0
+# Of several workers, each scrape shows another one's counters: they fall at more than this share.
+_ALTERNATES: Final = 0.2
+# Processes that end within this time restart together.
+_TOGETHER_S: Final = 2.0
+_TIMES_SHOWN: Final = 6
+
+
+class Restarted(Basis, frozen=True, kw_only=True):
+    """The server, or a process of it, restarted while our requests failed.
+
+    Attributes:
+        server: its name.
+        at_s: the times of the restarts.
+        processes: those that were replaced, and how they ended, in words; empty if only the
+            counters of the metrics page show the restarts.
+        failed: requests whose connections broke around these times.
+    """
+
+    kind: ClassVar[str] = "restarted"
+    meaning: ClassVar[str] = "Something else restarted the server while it got our requests."
+    leads_to: ClassVar[str] = "CRASHED"
+    question: ClassVar[str] = "the server ran without a restart"
+
+    server: str
+    at_s: tuple[float, ...]
+    processes: tuple[str, ...]
+    failed: int
+
+    def words(self, found: Finding) -> Words:
+        del found
+        shown = [format_duration(at_s) for at_s in self.at_s[:_TIMES_SHOWN]]
+        more = ", ..." if len(self.at_s) > _TIMES_SHOWN else ""
+        how = "; ".join(self.processes) or "counters of its metrics page began again"
+        often = "once" if len(self.at_s) == 1 else f"{len(self.at_s)} times"
+        return Words(
+            f"{self.server or 'the server'} was restarted {often} by something other than this "
+            f"run, after {', '.join(shown)}{more}",
+            evidence=(
+                how,
+                f"connections of {times(self.failed, 'request')} broke around these times",
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Read the logs of the server, and of what restarts it, at these times; start it "
+            "without a supervisor, so that its crash ends the run."
+        )
+
+
+@dataclass(frozen=True)
+class _Restart:
+    """Between ``from_s`` and ``to_s``; ``who`` and how it ended are in words, if known."""
+
+    from_s: float
+    to_s: float
+    who: str = ""
+
+
+@dataclass
+class _Group:
+    """The time in which requests may fail because of a restart, or of several close ones."""
+
+    start_s: float
+    end_s: float
+    at_s: list[float]
+    who: list[str]
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+def restart_findings(record: RunRecord) -> list[Finding]:
+    """Return at most one finding, for all restarts at which connections broke."""
+    if record.manifest.target.kind != OBSERVED or not record.manifest.workload:
+        return []
+    apart = _apart(_replaced(record) or _counted_anew(record))
+    usual_per_s = _usual_per_s(record, apart)
+    broke = [
+        group for group in apart if _failed(record, group) > _MORE * usual_per_s * group.length_s
+    ]
+    if not broke:
+        return []
+    at_s = [at_s for group in broke for at_s in group.at_s]
+    failed = sum(_failed(record, group) for group in broke)
+    basis = Restarted(
+        server=record.manifest.model.name,
+        at_s=tuple(at_s),
+        processes=tuple(dict.fromkeys(who for group in broke for who in group.who if who)),
+        failed=round(failed),
+    )
+    return [Finding(basis, VerdictKind.CRASHED, "server", since_s=at_s[0])]
+
+
+def _replaced(record: RunRecord) -> list[_Restart]:
+    """Return every process that took the place of another one, except where this run did it."""
+    found: list[_Restart] = []
+    started: set[str] = set()
+    ended: dict[str, ProcessEnded] = {}
+    for event in record.events:
+        if isinstance(event, Segment):
+            started.clear()
+            ended.clear()
+        elif isinstance(event, ProcessEnded):
+            ended[labelled("", of_process(event.role, event.host, event.rank))] = event
+        elif isinstance(event, ProcessStarted):
+            text = labelled("", event.labels)
+            before = ended.pop(text, None)
+            if text in started:
+                from_s = event.t_s if before is None else before.t_s
+                found.append(_Restart(from_s, event.t_s, f"{whose(text)} {_how(before)}"))
+            started.add(text)
+    return found
+
+
+def _how(ended: ProcessEnded | None) -> str:
+    if ended is not None and ended.signal:
+        known = ended.signal in set(signal.Signals)
+        name = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
+        return f"was killed by {name}"
+    if ended is not None and ended.code is not None:
+        return f"ended with exit code {ended.code}"
+    return "ended"
+
+
+def _counted_anew(record: RunRecord) -> Iterator[_Restart]:
+    """Yield every fall of one of the server's counters."""
+    borders: Sequence[float] = [event.t_s for event in record.all_events(Segment)]
+    for name, series in record.series.items():
+        if not name.startswith(SCRAPED) or name.removeprefix(SCRAPED).startswith(OF_EXPORTER):
+            continue
+        falls = np.flatnonzero(np.diff(series.value) < 0)
+        if falls.size > _ALTERNATES * len(series):
+            continue
+        for index in falls:
+            fall = _Restart(float(series.t_s[index]), float(series.t_s[index + 1]))
+            if not any(fall.from_s < border <= fall.to_s for border in borders):
+                yield fall
+
+
+def _apart(restarts: Iterable[_Restart]) -> list[_Group]:
+    """Group the restarts at which the same failures may have occurred."""
+    groups: list[_Group] = []
+    for one in sorted(restarts, key=lambda one: (one.from_s, one.to_s)):
+        start_s, end_s = one.from_s - _AROUND_S, one.to_s + _AROUND_S
+        if not groups or start_s > groups[-1].end_s:
+            groups.append(_Group(start_s, end_s, [one.from_s], [one.who]))
+            continue
+        group = groups[-1]
+        group.end_s = max(group.end_s, end_s)
+        group.who.append(one.who)
+        if one.from_s - group.at_s[-1] > _TOGETHER_S:
+            group.at_s.append(one.from_s)
+    return groups
+
+
+def _usual_per_s(record: RunRecord, groups: Sequence[_Group]) -> float:
+    """Return the rate of such failures at other times, in requests per second."""
+    first_s, last_s = record.span_s
+    rest_s = last_s - first_s - sum(group.length_s for group in groups)
+    rest = _failed(record, _Group(first_s, last_s, [], []))
+    rest -= sum(_failed(record, group) for group in groups)
+    return rest / rest_s if rest_s > 0 else 0.0
+
+
+def _failed(record: RunRecord, group: _Group) -> float:
+    """Return how many requests failed in its time for lack of a connection."""
+    failed = 0.0
+    for kind in _BROKEN:
+        series = record.series.get(f"{_FAILED}{kind}")
+        if series is not None and len(series):
+            ends_s = (group.start_s, group.end_s)
+            before, after = np.searchsorted(series.t_s, ends_s, side="right")
+            failed += float(series.value[after - 1]) if after else 0.0
+            failed -= float(series.value[before - 1]) if before else 0.0
+    return failed
