@@ -36,6 +36,7 @@ _NOT_SERVED: Final = (
     "events.requests_failed.",
     *(f"{_REFUSED}{status}" for status in (401, 403, 429, 503)),
 )
+_ASKED_TO_WAIT: Final = "events.requests_asked_to_wait"
 _WORTH_A_NOTE: Final = 0.01  # of all requests
 # Minimum rise relative to the initial memory that is worth a note.
 _SHARE_OF_A_FILL = 0.1
@@ -138,6 +139,12 @@ def _not_served(record: RunRecord) -> Iterable[str]:
     if record.manifest.target.kind == OBSERVED and sum(kinds.values()) > _WORTH_A_NOTE * sent:
         each = ", ".join(f"{kind} ({count:,.0f})" for kind, count in sorted(kinds.items()))
         yield f"{sum(kinds.values()):,.0f} of {sent:,.0f} requests were not served: {each}"
+    asked = totals.get(_ASKED_TO_WAIT, 0.0)
+    if asked:
+        yield (
+            f"{times(asked, 'refusal')} asked the client to wait (Retry-After); it sent nothing in "
+            "that time, up to a minute"
+        )
 
 
 def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str]:

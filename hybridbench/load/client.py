@@ -8,6 +8,7 @@ send, so that a late client does not make the server look fast.
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,6 +28,7 @@ from hybridbench.load.flight import (
     Flight,
     Kind,
     abort_stage,
+    asked_wait_s,
     connection,
     first_half,
     suspects_first,
@@ -67,10 +69,15 @@ _REFUSALS_IN_A_ROW: Final = 32
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
 _HOLDS_MOST: Final = 10
+# Longest pause because the server asks for one, with a status of these.
+_ASKED_MOST_S: Final = 60.0
+_ASKS_TO_WAIT: Final = frozenset({429, 503})
 # Patience for a request that may have ended the server, sent again, and for the plain one after it.
 _CULPRIT_S: Final = 60.0
 _PLAIN: Final = Submit("plain", list(range(1, 9)), Sampling(max_new_tokens=1))
 _LOOK_EVERY_S: Final = 0.1
+# The event loop may call this much too early.
+_TICK_S: Final = 0.001
 _ANSWER_BYTES: Final = 1 << 24
 # A non-streamed answer does not show when its request was admitted and when its first token came;
 # these shares of the mean answer time are assumed.
@@ -82,6 +89,8 @@ _STREAM: Final = "text/event-stream"
 # requests, all with the same error.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
 _GIVEN_UP: Final = frozenset({"error-in-answer", "500"})
+# Errors on connecting that are this process's own: it has too many open files or ports.
+_OUR_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 # Refusals of an overloaded server.
 _BUSY: Final = frozenset({503})
 _LATENCIES: Final = (TTFT, ITL, E2E, LATE)
@@ -122,6 +131,7 @@ class LoadClient:
         self._closed = False
         self._held = False  # whether sending is held after failures
         self._holds = 0  # consecutive
+        self._held_until_s = 0.0  # as the server asked
         self._turned_away = 0  # requests since the last other answer
         self._lost: Counter[Kind] = Counter()
         self._lost_first_s = 0.0  # time of the first of them
@@ -354,9 +364,8 @@ class LoadClient:
                 return End.FAILED, error.kind
             except (TimeoutError, aiohttp.ServerTimeoutError):
                 return End.FAILED, "timeout"
-            except aiohttp.ClientConnectorError:
-                # If the connection had worked before, the request may have ended the server.
-                return End.FAILED, "disconnected" if tried else "connect"
+            except aiohttp.ClientConnectorError as error:
+                return End.FAILED, self._not_connected(error.os_error, tried)
             except aiohttp.ClientPayloadError:
                 break
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -366,6 +375,13 @@ class LoadClient:
             except (aiohttp.ClientError, HttpProcessingError, ValueError):
                 return End.FAILED, "protocol"
         return End.FAILED, "disconnected"
+
+    def _not_connected(self, error: OSError, tried: int) -> str:
+        if error.errno in _OUR_LIMITS:
+            self.failure = f"the load client cannot connect: {error.strerror}"
+            return "client"
+        # If the connection had worked before, the request may have ended the server.
+        return "disconnected" if tried else "connect"
 
     async def _ask(self, flight: Flight) -> tuple[End, str]:
         http, body = flight.http, flight.http.body
@@ -385,6 +401,8 @@ class LoadClient:
             flight.begun = True
             if response.status != _OK:
                 status = str(response.status)
+                if response.status in _ASKS_TO_WAIT and not flight.is_malformed:
+                    flight.wait_s = asked_wait_s(response.headers.get("Retry-After"))
                 if response.status in REFUSED or response.status in _BUSY:
                     return End.REJECTED, status
                 return End.FAILED, status
@@ -482,6 +500,8 @@ class LoadClient:
         elif end is End.REJECTED:
             counts["requests_rejected"] += 1
             counts[f"requests_rejected.{detail}"] += 1
+            if flight.wait_s is not None:
+                counts["requests_asked_to_wait"] += 1
         elif end is End.CUT:
             counts[abort_stage(flight)] += 1
         else:
@@ -519,8 +539,9 @@ class LoadClient:
             self._turned_away += 1
         elif end in (End.FINISHED, End.REJECTED):
             self._turned_away = 0
-        if end is End.FAILED or self._turned_away > _REFUSALS_IN_A_ROW:
-            self._back_off(now_s)
+        is_down = end is End.FAILED or self._turned_away > _REFUSALS_IN_A_ROW
+        if is_down or flight.wait_s is not None:
+            self._back_off(now_s, flight.wait_s or 0.0)
         elif end in (End.FINISHED, End.REJECTED):
             self._holds = 0
             self._come_back()
@@ -537,19 +558,27 @@ class LoadClient:
         ids = [] if "echo" in flight.http.marks else self._interface.continuation(answer)
         self._workload.on_finished(flight.request.rid, ids, reason, now_s)
 
-    def _back_off(self, now_s: float) -> None:
-        """Pause sending after a failure; requests in flight continue."""
-        if self._held or self._paused:
+    def _back_off(self, now_s: float, asked_s: float) -> None:
+        """Pause sending after a failure, or because the server asks for ``asked_s`` seconds;
+        requests in flight continue.
+        """
+        if self._paused:
             return
-        self._held = True
-        # Pause the workload, so that no backlog becomes due at once.
-        self._workload.pause(now_s)
-        wait_s = min(_BACK_OFF_S * 2.0**self._holds, _BACK_OFF_MOST_S)
-        self._holds = min(self._holds + 1, _HOLDS_MOST)
-        asyncio.get_running_loop().call_later(wait_s, self._come_back)
+        until_s = now_s + min(asked_s, _ASKED_MOST_S)
+        if not self._held:
+            self._held = True
+            # Pause the workload, so that no backlog becomes due at once.
+            self._workload.pause(now_s)
+            until_s = max(until_s, now_s + min(_BACK_OFF_S * 2.0**self._holds, _BACK_OFF_MOST_S))
+            self._holds = min(self._holds + 1, _HOLDS_MOST)
+        elif not asked_s:
+            return
+        if asked_s:
+            self._held_until_s = max(self._held_until_s, until_s)
+        asyncio.get_running_loop().call_at(until_s, self._come_back)
 
     def _come_back(self) -> None:
-        if self._held and not self._paused:
+        if self._held and not self._paused and _now_s() + _TICK_S >= self._held_until_s:
             self._held = False
             self._workload.resume(_now_s())
             self._pump()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from types import SimpleNamespace
 from typing import Final
@@ -54,6 +57,7 @@ class Flight:
         reused: whether its connection has served another request.
         sent: whether it was sent completely.
         begun: whether the server has begun to answer.
+        wait_s: for how long the server asks its clients to wait; None unless it does.
         cut: whether it is cut off, or will be once the server has it.
     """
 
@@ -67,6 +71,7 @@ class Flight:
     reused: bool = False
     sent: bool = False
     begun: bool = False
+    wait_s: float | None = None
     cut: bool = False
     answer: Answer = field(default_factory=Answer)
 
@@ -100,6 +105,20 @@ def abort_stage(flight: Flight) -> str:
     if flight.answer.chunks:
         return "abort_decode"
     return "abort_prefill" if flight.begun else "abort_queued"
+
+
+def asked_wait_s(header: str | None) -> float | None:
+    """Read a ``Retry-After`` header, in seconds or as a date; None if it has neither."""
+    try:
+        seconds = float(header or "")
+    except ValueError:
+        pass
+    else:
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    try:
+        return max(0.0, parsedate_to_datetime(header or "").timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 async def first_half(flight: Flight, body: bytes) -> AsyncIterator[bytes]:

@@ -6,6 +6,7 @@ Memory, file descriptors, CPU time used, and CPU time waited for: a starved work
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from hybridbench.foundation.errors import ConfigError
 _KIB = 1024
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 _PROC = Path("/proc")
+_OPEN_FILES = 1 << 16
 
 
 class ProcessGoneError(Exception):
@@ -64,6 +66,14 @@ def read_process_memory(pid: int, proc: Path = _PROC) -> ProcessMemory:
 def own_private_bytes() -> int:
     """Return the private memory of the calling process, resident or swapped."""
     return read_process_memory(os.getpid()).anon_swap_bytes
+
+
+def allow_open_files() -> None:
+    """Let this process open many files: each connection is one, and the usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def parse_status(text: str) -> ProcessMemory:

@@ -21,6 +21,7 @@ from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import SoakPlan
+from hybridbench.sampling.process import allow_open_files
 from hybridbench.serve.api import Service
 from hybridbench.serve.engine_link import EngineLink, Wire
 from hybridbench.serve.limits import Limits, is_loopback
@@ -93,6 +94,7 @@ def serve(plan: ServePlan, on_ready: Callable[[Ready], None]) -> None:
         target = BundledTarget(plan.engine.worker_launch(stderr_path))
         try:
             ready = boot_worker(target, plan.engine, interrupts)
+            allow_open_files()
             lost = ""
             if ready is not None:
                 serving = serve_engine(plan, target, ready, interrupts, on_ready)

@@ -141,7 +141,8 @@ class Server:
             os._exit(0)
         if fault == "status-429" or (fault == "status-500" and self.seen % 10 == 0):
             status = int(fault.removeprefix("status-"))
-            return web.json_response({"error": {"message": "no"}}, status=status)
+            headers = dict(self.options.refused_with)
+            return web.json_response({"error": {"message": "no"}}, status=status, headers=headers)
         if fault.startswith("echoes-"):
             error = {"message": "x" * int(fault.removeprefix("echoes-")), "code": 400}
             return web.Response(body=_event({"error": error}), content_type="text/event-stream")
@@ -300,6 +301,8 @@ def options_of(*words: str) -> argparse.Namespace:
     parser.add_argument("--longest", type=int, default=1 << 30)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--fault", default="")
+    header = parser.add_argument("--refused-with", default=(), metavar="HEADER=VALUE")
+    header.type = lambda text: [text.split("=")]
     parser.add_argument("--dies-after", type=int, default=30)
     parser.add_argument("--owner", default="")
     return parser.parse_args(words)

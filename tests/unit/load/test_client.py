@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import re
 import threading
 import time
@@ -18,6 +19,7 @@ from aiohttp.test_utils import TestServer, unused_port
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.__main__ import PromptSelector
 from hybridbench.load.client import LoadClient
+from hybridbench.load.flight import asked_wait_s
 from hybridbench.load.interfaces import Interface
 from hybridbench.records.load import LATE, OF_SESSIONS, TEXT_WORDS, Api, LoadReport
 from hybridbench.workload.build import build_workload
@@ -65,6 +67,7 @@ def serve(
     settings: Mapping[str, str] = NO_ABORTS,
     requests: int = 0,
     repeat_s: float = 0.0,
+    model: str = "",
 ) -> Served:
     """Send the traffic of chat-churn, with ``settings``, for so long and until so many ``requests``
     are sent, and wait until all of it has ended; for ``repeat_s`` ask for answers again.
@@ -80,7 +83,7 @@ def serve(
         await web.TCPSite(runner, "127.0.0.1", port).start()
         rests = asyncio.Event()
         workload = build_workload(profile, TEXT_WORDS, seed=3)
-        interface = Interface(api, "", stream=stream)
+        interface = Interface(api, model, stream=stream)
         client = LoadClient(workload, interface, f"http://127.0.0.1:{port}", "", rests.set)
         await client.learn_model()
         if repeat_s:
@@ -245,6 +248,44 @@ def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: st
     assert served.counts["requests_failed"] == sum(
         count for name, count in served.counts.items() if name.startswith("requests_failed.")
     )
+
+
+def test_a_server_that_asks_for_a_pause_gets_it() -> None:
+    served = serve("--fault", "status-429", "--refused-with", "Retry-After=0.3", for_s=0.5)
+
+    assert served.counts["requests_rejected.429"] == served.counts["requests_asked_to_wait"]
+    # Eight at once, eight more after 0.3 s, and no others before the end.
+    assert 8 < served.counts["requests_submitted"] <= 16
+
+
+@pytest.mark.parametrize(
+    ("header", "low_s", "high_s"),
+    [("7", 7, 7), ("-1", 0, 0), (time.strftime("%a, %d %b 2099 %X GMT"), 1e9, 1e10)],
+)
+def test_the_time_to_wait_is_in_seconds_or_a_date(header: str, low_s: float, high_s: float) -> None:
+    wait_s = asked_wait_s(header)
+
+    assert wait_s is not None
+    assert low_s <= wait_s <= high_s
+
+
+@pytest.mark.parametrize("header", [None, "", "soon", "nan", "inf", "Mon, 99 Foo"])
+def test_another_time_to_wait_is_ignored(header: str | None) -> None:
+    assert asked_wait_s(header) is None
+
+
+def test_a_client_without_open_files_left_does_not_blame_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", refuse)
+    served = serve(for_s=0.2, model="m")
+
+    assert served.report.failure == "the load client cannot connect: Too many open files"
+    assert served.counts["requests_failed.client"] > 0
+    assert "requests_failed.connect" not in served.counts
 
 
 def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from hybridbench.foundation.errors import ConfigError
 from hybridbench.sampling.process import (
     ProcessGoneError,
     ProcessMemory,
+    allow_open_files,
     count_open_fds,
     parse_status,
     read_busy_s,
@@ -147,3 +149,24 @@ def test_the_time_of_all_threads_is_added_up(tmp_path: Path) -> None:
 
     assert read_cpu_s(7, tmp_path) == 1.75
     assert read_cpu_s(8, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1024, 4096), 4096),
+        ((1024, resource.RLIM_INFINITY), 1 << 16),
+        ((1 << 20, 1 << 20), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_the_limit_on_open_files_is_raised_as_far_as_allowed(
+    limits: tuple[int, int], raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, to: now.append(to))
+
+    allow_open_files()
+
+    assert now == ([] if raised is None else [(raised, limits[1])])
