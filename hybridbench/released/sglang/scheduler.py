@@ -111,7 +111,7 @@ class SGLangScheduler:
         if config.cache in {"radix", "swa"} and self.cache_name == "UnifiedRadixCache":
             raise ConfigError(
                 f"engine.cache: sglang {self.release} has only its unified tree for such a model; "
-                "leave it out."
+                "use engine.cache=auto."
             )
         self._io: Any = importlib.import_module("sglang.srt.managers.io_struct")
         self._sampling: Any = importlib.import_module("sglang.srt.sampling.sampling_params")
