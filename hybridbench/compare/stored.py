@@ -22,7 +22,7 @@ from hybridbench.foundation.clock import SystemClock
 from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
-from hybridbench.records.manifest import Manifest
+from hybridbench.records.manifest import OBSERVED, Manifest
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.machine import machine_facts
 from hybridbench.runs.manifest import resolved_profile
@@ -69,15 +69,17 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     if manifests:
         # Refuse incomparable stored runs before making or running anything for the others.
         _refuse(manifests, plan)
+    make_run: _MakeRun | None = None
     if plan.soaks:
         first = next(iter(plan.soaks.values()))
         model, profile, _ = first.named_by
-        make_run: _MakeRun = partial(_soak_server, plan)
+        make_run = partial(_soak_server, plan)
     else:
         model, profile = manifests[0][1].model.name, manifests[0][1].profile.name
-        like = _like_the_first(plan, *manifests[0])
-        _refuse_live(like, plan, manifests)
-        make_run = partial(_run_like, like, plan)
+        if len(stored) < len(plan.sides):
+            like = _like_the_first(plan, *manifests[0])
+            _refuse_live(like, plan, manifests)
+            make_run = partial(_run_like, like, plan)
     manifest = ComparisonManifest(
         command=plan.command,
         model=model,
@@ -94,12 +96,17 @@ def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakP
     """The soak plan for live versions, taken from the first stored run.
 
     Raises:
-        UsageError: there is a live version, and it would take too long.
+        UsageError: it would take too long, or that run was of another kind.
     """
     assert stored.run_dir is not None
+    if manifest.target.kind == OBSERVED:
+        raise UsageError(
+            f"{stored.name} is a run of another program, which a live version cannot repeat: "
+            "compare it with another run of a program.",
+            code=ErrorCode.MISMATCH,
+        )
     like = plan_of_manifest(manifest, stored.run_dir)
-    lives = any(side.run_dir is None for side in plan.sides)
-    if lives and like.duration_s > plan.max_time_s:
+    if like.duration_s > plan.max_time_s:
         raise UsageError(
             f"{stored.name} was planned for {format_duration(like.duration_s)}, and a "
             f"live version must run as long: pass --max-time "
@@ -109,7 +116,9 @@ def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakP
     return like
 
 
-def _side_by_side(plan: StoredPlan, make_run: _MakeRun, writer: ComparisonWriter) -> CompareOutcome:
+def _side_by_side(
+    plan: StoredPlan, make_run: _MakeRun | None, writer: ComparisonWriter
+) -> CompareOutcome:
     directory = writer.directory
     versions: tuple[ComparedVersion, ...] = ()
     manifests: list[tuple[Side, Manifest]] = []
@@ -117,6 +126,7 @@ def _side_by_side(plan: StoredPlan, make_run: _MakeRun, writer: ComparisonWriter
     for side in plan.sides:
         run_dir = side.run_dir
         if run_dir is None:
+            assert make_run is not None  # as there is a version without a run
             outcome = make_run(side, directory)
             run_dir, hint = outcome.run_dir, outcome.exit_hint
         manifest = read_manifest(run_dir)

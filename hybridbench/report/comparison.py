@@ -21,6 +21,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.comparison.words import TOLD, display_name, leak_text, undecided_text
 from hybridbench.records.comparison import ComparisonManifest
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
@@ -223,8 +224,13 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
 
 
 def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence[str]) -> Fact:
-    if any(version.kind == "server" for version in comparison.versions):
+    versions = comparison.versions
+    if any(version.kind == "server" for version in versions):
         return Fact(NEXT, "Soak the servers longer, with --max-time, on a quieter machine.")
+    if any(version.kind == "run" for version in versions):
+        if versions[0].manifest.target.kind == OBSERVED:
+            return Fact(NEXT, "Compare longer runs, made on a quieter machine.")
+        return Fact(NEXT, "Stored runs cannot decide more: compare live versions.")
     primary = side.primary()
     if primary is None or primary.pairs_needed is None:
         return Fact(
@@ -232,9 +238,6 @@ def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence
             "See the reasons in the tables; a quieter machine or longer blocks narrow the "
             "intervals.",
         )
-    versions = comparison.versions
-    if any(version.kind == "run" for version in versions):
-        return Fact(NEXT, "Stored runs cannot decide more: compare live versions.")
     rounds = primary.pairs + primary.pairs_needed
     begun = sorted(block.started_s for block in comparison.blocks)
     per_round_s = (begun[-1] - begun[0]) / max(1.0, len(begun) / len(versions) - 1.0)

@@ -13,6 +13,7 @@ from hybridbench.compare import stored
 from hybridbench.compare.sides import Side
 from hybridbench.compare.stored import StoredPlan, compare_stored
 from hybridbench.foundation.errors import UsageError
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.plan import SoakOutcome, SoakPlan
 
@@ -49,3 +50,27 @@ def test_a_stored_run_of_another_machine_is_refused_before_the_live_version_is_s
     assert not store.exists()
     with pytest.raises(SoakedError):
         compared(frozenset({"profile", "machine"}))
+
+
+def _watched(directory: Path) -> Side:
+    shutil.copytree(SOAK, directory)
+    manifest = json.loads((directory / MANIFEST).read_text("utf-8"))
+    manifest["target"] = {"kind": OBSERVED}
+    manifest["profile"] = {"name": "watch"}
+    (directory / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    return Side(directory.name, "run", run_dir=directory)
+
+
+def test_runs_of_watched_programs_are_compared_although_none_could_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "run_soak", soaked)
+    one, two = _watched(tmp_path / "one"), _watched(tmp_path / "two")
+    store, terms = tmp_path / "store", ComparisonTerms()
+
+    outcome = compare_stored(StoredPlan((one, two), store, terms, frozenset(), 600.0))
+
+    assert outcome.exit_hint is None
+    beside = StoredPlan((one, Side(".", "tree")), store, terms, frozenset(), 600.0)
+    with pytest.raises(UsageError, match="one is a run of another program"):
+        compare_stored(beside)

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from hybridbench.cli.app import app
 from hybridbench.foundation.errors import ExitCode
+from hybridbench.records.manifest import OBSERVED, TargetFacts
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison import BISECT_OPTIONS, comparison_document
 from hybridbench.report.console import render_console
@@ -136,6 +137,24 @@ def test_an_undecided_comparison_names_the_rounds_that_would_decide() -> None:
     assert again is not None
     assert int(again[1]) > 3
     assert int(again[2]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"), [("bundled", "compare live versions"), (OBSERVED, "Compare longer runs")]
+)
+def test_stored_runs_that_decide_nothing_do_not_ask_for_longer_blocks(
+    kind: str, advice: str
+) -> None:
+    made = comparison(1.0 / 1.05, count=6)
+    target = TargetFacts(kind=kind)
+    runs = tuple(
+        replace(one, kind="run", manifest=msgspec.structs.replace(one.manifest, target=target))
+        for one in made.versions
+    )
+
+    answer = document(replace(made, versions=runs, interleaved=False)).answer
+
+    assert [advice in str(fact.text) for fact in answer if fact.label == NEXT] == [True]
 
 
 def test_the_finding_brings_its_rates_of_both_versions() -> None:
