@@ -30,6 +30,7 @@ from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.findings.growth import exceeds
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
+from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY, Unit
 from hybridbench.records.verdict import (
     DecayResult,
@@ -45,6 +46,7 @@ from hybridbench.records.verdict import (
 )
 
 GROWTH, DECAY = "growth", "decay"
+_LEAK = VerdictKind.LEAK.value
 
 # Reported elsewhere: a crash by the answer, an undecided trend by its metric.
 _LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
@@ -72,10 +74,16 @@ def leak_comparisons(
     first, second = _Side(base), _Side(other)
     signatures = dict.fromkeys([*second.exact, *first.exact])
     rows = [_exact(key, first, second, terms) for key in signatures]
-    names = dict.fromkeys([*_ALWAYS, *second.leaking(), *first.leaking()])
+    names = dict.fromkeys([*second.metrics, *first.metrics])
     rows += [row for name in names for row in _growth(name, first, second, terms)]
     others = dict.fromkeys(k for k in [*second.trends, *first.trends] if k not in signatures)
     rows += [_trend(key, first, second, terms) for key in others]
+    listed = {row.subject for row in rows}
+    rows += [
+        _undecided(first, finding, terms)
+        for subject, finding in second.undecided.items()
+        if subject not in listed
+    ]
     return tuple(sorted(within_the_whole(rows, base, other), key=_rank))
 
 
@@ -158,6 +166,12 @@ class _Side:
             (f.kind, f.subject): f for f in judged if f not in exact and f.kind != GROWTH
         }
         self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
+        # What may leak.  By subject: its kind follows what the run could see of it.
+        self.undecided: dict[str, Finding] = {
+            f.subject: f
+            for f in version.verdict.findings
+            if f.verdict is VerdictKind.INCONCLUSIVE and f.rates and f.kind not in _LEFT_OUT
+        }
         self.metrics: dict[str, MetricResult] = {m.metric: m for m in version.verdict.metrics}
         self.decay: dict[str, DecayResult] = {d.name: d for d in version.verdict.decay}
 
@@ -165,8 +179,13 @@ class _Side:
     def valid(self) -> bool:
         return not self.version.verdict.invalid
 
-    def leaking(self) -> Iterable[str]:
-        return (name for name, metric in self.metrics.items() if metric.outcome == "LEAK")
+    def judged(self, key: _Key) -> Finding | None:
+        """Return what was counted exactly, or fitted."""
+        return self.exact.get(key) or self.trends.get(key)
+
+    def found(self, key: _Key) -> Finding | None:
+        """Return what was judged, or is undecided."""
+        return self.judged(key) or self.undecided.get(key[1])
 
     def measured(self, name: str) -> MetricResult | None:
         """Return the growth of a metric, or None with too few samples for any model."""
@@ -187,8 +206,8 @@ class _Side:
 
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
     # What one run counted exactly, the other may have found by fitting.
-    before, after = (side.exact.get(key) or side.trends.get(key) for side in (base, other))
-    finding = after or before
+    before, after = base.found(key), other.found(key)
+    finding = other.judged(key) or base.judged(key)
     assert finding is not None
     rates = _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
@@ -240,6 +259,8 @@ def _in_both(
     other_event = None
     if before.driver != after.driver:
         other_event = OtherDriver(first=before.driver, second=after.driver).why()
+    if changed is None and VerdictKind.INCONCLUSIVE in (before.verdict, after.verdict):
+        return Change.UNDECIDED, NoRate().why()
     if base is None or changed is None:
         return (Change.UNCHANGED if other_event is None else Change.UNDECIDED), other_event
     change, why = _moved(base, changed)
@@ -290,7 +311,9 @@ def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
 def _growth(
     name: str, base: _Side, other: _Side, terms: ComparisonTerms
 ) -> Iterable[LeakComparison]:
-    """Yield the growth of one gated metric, unless it could be judged in neither version."""
+    """Yield the growth of one gated metric: of memory if either version could be judged, of
+    others if it leaks in one of them or may be new in the second.
+    """
     before, after = base.measured(name), other.measured(name)
     if before is None and after is None:
         return
@@ -299,11 +322,24 @@ def _growth(
     change, why = _growth_change(before, after, changed)
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
         change, why = Change.UNDECIDED, InvalidRun().why()
+    leaks = any(_outcome(one) == _LEAK for one in (before, after))
+    if not (leaks or change is Change.UNDECIDED or unlabelled(name) in _ALWAYS):
+        return
     finding = other.growth.get(name) or base.growth.get(name)
     shown = finding or recorded(GROWTH, VerdictKind.CLEAN, name)
     row = _row(shown, change, why, rates, changed)
     in_bytes = changed is not None and changed.unit == Unit.BYTES
     yield replace(row, bytes_per_hour=changed if in_bytes else None)
+
+
+def _outcome(result: MetricResult | None) -> str:
+    return "" if result is None else result.outcome
+
+
+def _may_grow(result: MetricResult | None) -> bool:
+    """Return whether growth is certain, but not whether it is a leak."""
+    rate = _hourly(result)
+    return rate is not None and rate.lower > 0 and _outcome(result) != VerdictKind.CLEAN.value
 
 
 def _hourly(result: MetricResult | None) -> Rate | None:
@@ -313,9 +349,9 @@ def _hourly(result: MetricResult | None) -> Rate | None:
 def _growth_change(
     before: MetricResult | None, after: MetricResult | None, changed: Rate | None
 ) -> tuple[Change, Why | None]:
-    leaks = [m is not None and m.outcome == "LEAK" for m in (before, after)]
+    leaks = [_outcome(one) == _LEAK for one in (before, after)]
     if before is None or after is None or changed is None:
-        if not any(leaks):
+        if not any(leaks) and not _may_grow(after):
             return Change.UNCHANGED, None
         return Change.UNDECIDED, NoRate().why()
     if leaks == [True, True]:
@@ -350,16 +386,15 @@ def _without_a_leak(
 def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
     """Compare a decay, a growing container or a missed threshold by its change over the run."""
     kind, subject = key
-    before, after = base.trends.get(key), other.trends.get(key)
-    finding = after or before
+    before, after = base.found(key), other.found(key)
+    finding = other.judged(key) or base.judged(key)
     assert finding is not None
     rates = _decays(subject, base, other) if kind == DECAY else _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
     change: Change = Change.UNCHANGED
     why: Why | None = None
     if before is not None and after is not None:
-        if rates[0] is not None and changed is not None:
-            change, why = _moved(rates[0], changed)
+        change, why = _in_both(before, after, rates[0], changed)
     elif changed is None:
         change, why = Change.UNDECIDED, NoRate().why()
     elif before is None:
@@ -369,6 +404,19 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     if change is Change.UNDECIDED and why is None:
         why = _alone(in_second=before is None)
     return _row(finding, change, why, rates, changed)
+
+
+def _undecided(base: _Side, after: Finding, terms: ComparisonTerms) -> LeakComparison:
+    """Compare what may leak in the second version, and is a leak in neither."""
+    before = base.undecided.get(after.subject)
+    rates = _matching(before, after)
+    changed = difference(*rates, terms.leak_alpha)
+    change: Change = Change.UNDECIDED
+    if before is not None and rates[0] is not None and changed is not None:
+        moved, _ = _moved(rates[0], changed)
+        change = Change.UNDECIDED if moved is Change.WORSE else Change.UNCHANGED
+    why = NoLeak().why() if change is Change.UNDECIDED else None
+    return _row(after, change, why, rates, changed)
 
 
 def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:
@@ -404,6 +452,7 @@ _FIRST = (
     VerdictKind.INVARIANT,
     VerdictKind.CORRUPT,
     VerdictKind.DEGRADED,
+    VerdictKind.INCONCLUSIVE,
     VerdictKind.CLEAN,
 )
 

@@ -77,6 +77,55 @@ def test_a_leak_that_was_counted_in_one_run_and_fitted_in_the_other_is_one_row()
         assert row.exact
 
 
+def _kept(rate: float, *, certain: bool, counted: bool = False) -> Finding:
+    ends = (rate, rate, rate) if counted else (rate, 0.98 * rate, 1.02 * rate)
+    found = typed_finding(
+        "entries-kept",
+        {"role": "api", "name": "app.kept", "counted": counted},
+        (Rate(*ends, "entries", "request"),),
+        driver="nodes_evicted",
+    )
+    return found if certain else replace(found, verdict=VerdictKind.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_leak_of_which_the_other_run_was_unsure_is_neither_introduced_nor_fixed(
+    counted: bool,
+) -> None:
+    sure, unsure = (
+        _with(_kept(1.0, certain=True, counted=counted)),
+        _with(_kept(1.0, certain=False)),
+    )
+
+    for row in (_only(unsure, sure, "entries-kept"), _only(sure, unsure, "entries-kept")):
+        assert row.change is Change.UNCHANGED
+    worse = _only(_with(_kept(0.4, certain=False)), sure, "entries-kept")
+    assert worse.change is Change.WORSE
+    other_unit = replace(_kept(1.0, certain=False), rates=(Rate(9.0, 8.0, 10.0, "entries", "h"),))
+    assert _only(_with(other_unit), sure, "entries-kept").change is Change.UNDECIDED
+
+
+def test_what_may_leak_in_the_second_version_leaves_the_comparison_undecided() -> None:
+    one, other = _with(_kept(1.0, certain=False)), _with(_kept(1.9, certain=False))
+
+    assert _only(_with(), one, "entries-kept").change is Change.UNDECIDED
+    assert _only(one, other, "entries-kept").change is Change.UNDECIDED
+    assert _only(one, one, "entries-kept").change is Change.UNCHANGED
+    assert not leak_comparisons(one, _with(), TERMS)
+
+
+def test_the_growth_of_each_process_is_compared() -> None:
+    def memory(rate: float, outcome: str, role: str = "api") -> Version:
+        return _with(metrics=[growth(rate, 0.01, outcome, f'{MEMORY}{{role="{role}"}}')])
+
+    base = memory(0.0, "CLEAN")
+
+    assert _only(base, memory(0.0, "CLEAN")).change is Change.UNCHANGED
+    assert _only(base, memory(0.5, "INCONCLUSIVE")).change is Change.UNDECIDED
+    renamed = leak_comparisons(base, memory(0.5, "INCONCLUSIVE", "worker"), TERMS)
+    assert {row.change for row in renamed} == {Change.UNDECIDED, Change.UNCHANGED}
+
+
 def test_a_finding_is_not_gone_where_its_event_hardly_happened() -> None:
     row = _only(_with(strays(0.9)), _with(events=4.0))
 
