@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -124,10 +125,11 @@ def _since(text: str | None) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        try:
-            return time.time() - parse_duration_s(text)
-        except ValueError as error:
-            raise UsageError(
-                f"{text}: write a date such as 2026-11-01, or an age such as 30d.", option="--since"
-            ) from error
+        with contextlib.suppress(ValueError):
+            # A bare number would be an age in seconds; 2026 is meant as a year.
+            if not text.strip()[-1:].isdigit():
+                return time.time() - parse_duration_s(text)
+        raise UsageError(
+            f"{text}: write a date such as 2026-11-01, or an age such as 30d.", option="--since"
+        ) from None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

@@ -93,6 +93,11 @@ def check_place(option: str, path: Path | None) -> None:
     if path is None:
         return
     _refuse_results(option, path)
+    if path == Path("-"):
+        raise UsageError(
+            "-: that would be a file of this name; --format prints to standard output.",
+            option=option,
+        )
     if path.is_dir():
         raise _not_writable(option, f"{path}: that is a directory; name a file in it.")
     if not path.absolute().parent.is_dir():

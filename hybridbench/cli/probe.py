@@ -47,19 +47,31 @@ def export(
             f"{one_line(str(folder))} exists and is neither empty nor an earlier copy.",
             code=ErrorCode.NOT_EMPTY,
         )
-    ignored = shutil.ignore_patterns("__pycache__", "__init__.py")
-    shutil.copytree(
-        FOLDER,
-        folder,
-        dirs_exist_ok=True,
-        ignore=lambda place, names: (
-            ignored(place, names) if Path(place) == FOLDER else {"__pycache__"} & set(names)
-        ),
-    )
+    try:
+        _copy(FOLDER, folder)
+    except OSError as error:
+        # copytree collects what fails below the folder, and such an error has no text of its own.
+        reason = error.strerror or "not every file could be written"
+        raise UsageError(
+            f"cannot copy the probe to {one_line(str(folder))}: {reason}.",
+            code=ErrorCode.NOT_WRITABLE,
+        ) from error
     echo(
         f"Copied to {one_line(str(folder))}: start the program with PYTHONPATH set to this folder "
         "and HYBRIDBENCH_PROBE_DIR to a directory of mode 0700, a container with the process ids "
         "of the host; then, as the same user, hybridbench watch --pid PID asks it."
+    )
+
+
+def _copy(source: Path, folder: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "__init__.py")
+    shutil.copytree(
+        source,
+        folder,
+        dirs_exist_ok=True,
+        ignore=lambda place, names: (
+            ignored(place, names) if Path(place) == source else {"__pycache__"} & set(names)
+        ),
     )
 
 

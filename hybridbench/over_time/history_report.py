@@ -97,12 +97,17 @@ def change_text(trend: Trend, change: Change) -> Phrase:
 def series_title(one: Series, every: Sequence[Series]) -> str:
     """Name the series by model and profile, and by what distinguishes it from similar series."""
     same = [other for other in every if (other.model, other.profile) == (one.model, one.profile)]
-    title = f"{one.model} / {one.profile}"
+    title = _name(one)
     if len(same) < 2:
         return title
     parts = [f"{name} {value}" for name, value in list(one.differs_in.items())[:4]]
     more = len(one.differs_in) - len(parts)
     return f"{title} ({', '.join(parts)}{f' and {more} more' if more else ''})"
+
+
+def _name(one: Series) -> str:
+    """The model and the profile; a watched program has no profile."""
+    return " / ".join(filter(None, (one.model, one.profile)))
 
 
 def _is_short(trend: Trend) -> bool:
@@ -130,7 +135,7 @@ def _headline(
         return "No quantity of any series changed for the worse."
     # The first bad run of the most recent series comes first.
     one, trend, change = worse[0]
-    name = f"{one.model} / {one.profile}: {trend.quantity.name}"
+    name = f"{_name(one)}: {trend.quantity.name}"
     more = len(worse) - 1
     others = f" (and {times(more, 'more change')})" if more else ""
     return phrase(f"{name} ", change_text(trend, change), others)
@@ -183,7 +188,7 @@ def _gate(one: Series, trend: Trend) -> Gate:
     said = joined("; ", (change_text(trend, change) for change in worse))
     quiet = "too few runs to decide" if few else "no change for the worse"
     apart = ", ".join(f"{name} {value}" for name, value in one.differs_in.items())
-    group = f"{one.model} / {one.profile}" + (f" ({apart})" if apart else "")
+    group = _name(one) + (f" ({apart})" if apart else "")
     return Gate(trend.quantity.name, group, state, said if worse else quiet)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.foundation.labels import unlabelled
 from hybridbench.over_time.comparer import (
     QUANTITIES,
     Point,
@@ -81,8 +82,7 @@ def _values(judged: VerdictValues) -> Iterable[tuple[str, Value]]:
 def _value(quantity: Tracked, judged: VerdictValues) -> Value | None:
     found: MeasuredRate | None
     if quantity.stat is Stat.SLOPE:
-        rates = [m.rate_per_hour for m in judged.metrics if m.metric == quantity.metric]
-        found = rates[0] if rates else None
+        found = _growth(quantity.metric, judged)
     else:
         wanted = (quantity.metric, quantity.stat.value)
         found = next((one for one in judged.levels if (one.metric, one.stat) == wanted), None)
@@ -91,6 +91,27 @@ def _value(quantity: Tracked, judged: VerdictValues) -> Value | None:
     if found is None or found.value is None:
         return None
     return Value(found.value, found.lower, found.upper)
+
+
+def _growth(metric: str, judged: VerdictValues) -> MeasuredRate | None:
+    """Return the growth of ``metric`` in the run, or that of all its processes together."""
+    of_run = [m.rate_per_hour for m in judged.metrics if m.metric == metric]
+    if of_run:
+        return of_run[0]
+    rates = [m.rate_per_hour for m in judged.metrics if unlabelled(m.metric) == metric]
+    known = [rate for rate in rates if rate is not None]
+    if not known or len(known) < len(rates):
+        return None
+
+    def total(ends: Iterable[float | None]) -> float | None:
+        given = list(ends)
+        return None if None in given else sum(end for end in given if end is not None)
+
+    return MeasuredRate(
+        total(rate.value for rate in known),
+        total(rate.lower for rate in known),
+        total(rate.upper for rate in known),
+    )
 
 
 def _version(manifest: Manifest) -> str:

@@ -115,7 +115,7 @@ def make_run_dir(store: Path, run_id: str) -> Path:
             return path
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot make a run directory in {store}: {error.strerror}; choose another --store",
+            f"cannot make a run directory in {store}: {_reason(error)}; choose another --store",
             code=ErrorCode.NOT_WRITABLE,
         ) from error
     raise RunDirectoryError(
@@ -148,9 +148,14 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot make the directory {path}: {error.strerror}; name another place",
+            f"cannot make the directory {path}: {_reason(error)}; name another place",
             code=ErrorCode.NOT_WRITABLE,
         ) from error
+
+
+def _reason(error: OSError) -> str:
+    """Why a directory cannot be made; a file in its place is reported as one that exists."""
+    return "it is a file" if isinstance(error, FileExistsError) else str(error.strerror)
 
 
 def published_schema(name: str) -> dict[str, JsonValue]:

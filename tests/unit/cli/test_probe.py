@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
+import pytest
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
@@ -45,3 +48,19 @@ def test_another_folder_is_not_written_into(tmp_path: Path) -> None:
     assert isinstance(result.exception, UsageError)
     assert result.exception.code == ErrorCode.NOT_EMPTY
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    place = tmp_path / "copy"
+    if full:
+        monkeypatch.setattr("shutil.copytree", Mock(side_effect=shutil.Error([("a", "b", "full")])))
+    else:
+        place = Path("/proc/self/copy")
+
+    result = CliRunner().invoke(app, ["probe", "export", str(place)])
+
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception).startswith(f"cannot copy the probe to {place}: ")

@@ -157,6 +157,7 @@ def test_the_samples_of_a_run_are_a_table_and_a_comparison_has_none(
         (["--so-far", "--output", "json=x"], "cannot be combined with other options"),
         (["--output", "json=run/samples.jsonl"], "evidence"),
         (["--output", "json=run"], "name a file in it"),
+        (["--output", "json=-"], "--format prints to standard output"),
         (["--output", "json=absent/x.json"], "there is no directory absent"),
     ],
 )

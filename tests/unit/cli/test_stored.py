@@ -99,6 +99,7 @@ def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path, words: tuple[
         (("history", "--metric", "wobble"), "choose one of rss.slope"),
         (("history", "--metric", "thruput"), "did you mean throughput"),
         (("history", "--since", "yesterday"), "2026-11-01"),
+        (("history", "--since", "2026"), "2026-11-01"),
         (("list", "runs", "--verdict", "LEEK"), "did you mean LEAK?"),
         (("list", "runs", "--verdict", "runing"), "did you mean RUNNING?"),
         (("list", "runs", "--verdict", "leak introducd"), "did you mean LEAK INTRODUCED?"),

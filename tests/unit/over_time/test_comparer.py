@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from hybridbench.over_time.comparer import (
     series_facts,
     series_of,
 )
-from hybridbench.over_time.history_report import history_document, history_json
+from hybridbench.over_time.history_report import history_document, history_json, series_title
 from hybridbench.over_time.points import read_points
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
@@ -62,6 +63,13 @@ def test_a_lasting_loss_is_told_with_its_first_run_and_the_versions(tmp_path: Pa
     gates = {gate.name: gate.state for gate in document.gates}
     assert gates["throughput.mean"] is GateState.FAILED
     assert gates["rss.slope"] is GateState.PASSED
+
+
+def test_a_series_without_a_profile_is_named_by_its_program(tmp_path: Path) -> None:
+    nights(tmp_path, steady(2))
+    series = replace(only(tmp_path), profile="")
+
+    assert series_title(series, [series]) == series.model
 
 
 def test_one_bad_run_is_told_at_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hybridbench.over_time.comparer import Value
 from hybridbench.over_time.points import read_points
 from hybridbench.records.json_value import JsonValue
 from tests.unit.over_time.stores import add_comparison, add_night, add_run, verdict
@@ -72,3 +73,20 @@ def test_a_growth_of_too_few_samples_is_no_point(tmp_path: Path) -> None:
     (point,), _ = read_points(tmp_path)
 
     assert "rss.slope" not in point.values
+
+
+def test_the_growth_of_a_watched_program_is_that_of_all_its_processes(tmp_path: Path) -> None:
+    stored = verdict()
+    assert isinstance(stored, dict)
+    each: list[JsonValue] = [
+        {
+            "metric": f'rss_anon_swap_bytes{{role="{role}"}}',
+            "rate_per_hour": {"value": value, "lower": value - 1.0, "upper": None},
+        }
+        for role, value in (("api", 3.0), ("worker", 4.0))
+    ]
+    add_run(tmp_path, "watched", 100.0, {**stored, "metrics": each})
+
+    (point,), _ = read_points(tmp_path)
+
+    assert point.values["rss.slope"] == Value(7.0, 5.0, None)

@@ -82,10 +82,11 @@ def test_the_cells_of_another_plan_are_refused_before_anything_runs(
         CellRunner(other, Child(), lambda _: None).run_all(cells)
 
 
-def test_a_nightly_run_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "said"), [("file/cells", "Not a directory"), ("file", "it is a file")]
+)
+def test_a_nightly_run_below_a_file_is_one_sentence(tmp_path: Path, place: str, said: str) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(RunDirectoryError, match=r"cannot make the directory .*: Not a directory"):
-        CellRunner(planned_run(tmp_path), Child(), lambda _: None).run_all(
-            tmp_path / "file" / "cells"
-        )
+    with pytest.raises(RunDirectoryError, match=rf"cannot make the directory .*: {said}"):
+        CellRunner(planned_run(tmp_path), Child(), lambda _: None).run_all(tmp_path / place)
