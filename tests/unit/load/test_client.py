@@ -242,7 +242,8 @@ def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() ->
     ],
 )
 def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: str) -> None:
-    served = serve("--fault", fault)
+    # Every tenth answer is a status of 500.
+    served = serve("--fault", fault, requests=20)
 
     assert served.counts[counted] > 0
     assert served.counts["requests_failed"] == sum(
@@ -394,7 +395,7 @@ def test_a_server_that_is_not_there_is_not_asked_at_full_speed() -> None:
 
 
 def test_a_server_that_refuses_every_request_is_not_asked_at_full_speed() -> None:
-    served = serve("--fault", "status-429", for_s=1.5)
+    served = serve("--fault", "status-429", for_s=1.5, requests=33)
 
     counts = served.counts
     assert 32 < counts["requests_rejected.429"] == counts["requests_submitted"] < 100
