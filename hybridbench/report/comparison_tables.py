@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,6 +19,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.comparison.words import display_name
+from hybridbench.foundation.labels import unlabelled, whose
 from hybridbench.foundation.metrics import Unit, label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
@@ -181,7 +183,12 @@ def leak_rates(row: LeakComparison, other: str) -> tuple[Quantity | None, ...]:
 def _leak_name(row: LeakComparison) -> str:
     if row.kind == GROWTH:
         return f"growth of {label_of(row.subject)}"
-    return f"{row.subject}: {row.kind.replace('-', ' ')}"
+    subject = row.subject
+    # Words of other programs may contain braces without labels.
+    with contextlib.suppress(ValueError):
+        owner = whose(subject)
+        subject = f"{unlabelled(subject)} of {owner}" if owner else subject
+    return f"{subject}: {row.kind.replace('-', ' ')}"
 
 
 def _version_row(index: int, version: Version) -> tuple[Text, ...]:

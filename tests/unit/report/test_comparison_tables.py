@@ -8,11 +8,14 @@ import pytest
 
 from hybridbench.analysis.comparison.records import MetricComparison
 from hybridbench.analysis.comparison.words import change_text, percent
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison_tables import (
     comparison_tables,
     letter,
 )
 from hybridbench.report.document import Table
+from tests.unit.analysis.comparisons import verdict
+from tests.unit.made_findings import a_finding
 from tests.unit.report.comparisons import comparison, judged
 
 
@@ -85,6 +88,25 @@ def test_the_leak_table_has_both_rates_and_the_interval_of_their_difference() ->
         "+3.70 GiB/h",
     )
     assert table.columns[5] == "99.9% interval of B \N{MINUS SIGN} A"
+
+
+@pytest.mark.parametrize(
+    ("subject", "said"),
+    [
+        ('entries of app.kept{role="api"}', "entries of app.kept of api: "),
+        ("pool {odd}", "pool {odd}: "),
+    ],
+)
+def test_a_leak_of_a_process_is_named_with_it_in_words(subject: str, said: str) -> None:
+    made = comparison(leaks=True)
+    found = a_finding("residual", VerdictKind.LEAK, subject, "3 slots are missing")
+    own = verdict(VerdictKind.LEAK, [found])
+    made = replace(made, versions=(made.versions[0], replace(made.versions[1], verdict=own)))
+
+    tables = comparison_tables(made, judged(made))
+
+    (table,) = [one for one in tables if one.title.startswith("Leaks")]
+    assert any(str(row[0]).startswith(said) for row in table.texts)
 
 
 def test_the_versions_table_shows_the_engine_that_ran() -> None:
