@@ -22,7 +22,7 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.comparison.words import TOLD, display_name, leak_text, undecided_text
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Finding
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures, side_name
@@ -214,6 +214,8 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
         ends = ("--good", base.name.removeprefix("git:"), "--bad", bad)
         words = ("hybridbench", "bisect", *ends, *only_options(command, *BISECT_OPTIONS))
         return Fact(NEXT, "Find the commit that caused it.", shlex.join(words))
+    if other.verdict.kind is VerdictKind.CRASHED:
+        return Fact(NEXT, f"Open the report of run {letter(worst.version)}: it says how it ended.")
     if any(row.change in (Change.INTRODUCED, Change.WORSE) for row in worst.leaks):
         return Fact(
             NEXT,

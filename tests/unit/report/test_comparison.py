@@ -15,12 +15,14 @@ from typer.core import TyperGroup
 from hybridbench.cli.app import app
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.manifest import OBSERVED, TargetFacts
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison import BISECT_OPTIONS, comparison_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import DocumentKind, Table, Tone
 from hybridbench.report.formats import FORMATS
 from hybridbench.thresholds.ratios import check_ratios
+from tests.unit.analysis.comparisons import verdict
 from tests.unit.report.comparisons import MANIFEST, comparison, document, judged
 
 
@@ -155,6 +157,16 @@ def test_stored_runs_that_decide_nothing_do_not_ask_for_longer_blocks(
     answer = document(replace(made, versions=runs, interleaved=False)).answer
 
     assert [advice in str(fact.text) for fact in answer if fact.label == NEXT] == [True]
+
+
+def test_after_a_crash_the_next_step_is_its_report() -> None:
+    made = comparison()
+    crashed = replace(made.versions[1], verdict=verdict(VerdictKind.CRASHED))
+
+    answer = document(replace(made, versions=(made.versions[0], crashed))).answer
+
+    (step,) = [fact for fact in answer if fact.label == NEXT]
+    assert str(step.text).startswith("Open the report of run B")
 
 
 def test_the_finding_brings_its_rates_of_both_versions() -> None:
