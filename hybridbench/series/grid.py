@@ -14,10 +14,11 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.foundation.errors import ErrorCode
-from hybridbench.series.cells import is_nothing, may_be_grouped, number_in, ungrouped
+from hybridbench.foundation.errors import ConfigError, ErrorCode
+from hybridbench.foundation.metrics import Unit
+from hybridbench.series.cells import is_nothing, is_number, may_be_grouped, number_in, ungrouped
 from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of, splits
-from hybridbench.series.source import COMMANDS, Line, Source
+from hybridbench.series.source import Line, Source
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
     UNITS_S,
@@ -25,6 +26,7 @@ from hybridbench.series.times import (
     Times,
     is_since_1970,
     looks_like_time,
+    may_be_milliseconds,
     names_epoch,
     names_time,
     parse_times,
@@ -35,6 +37,7 @@ from hybridbench.series.units import (
     PROCESS_ID,
     bracket_unit,
     kilobyte_of,
+    meaning_of,
     usual_units,
 )
 
@@ -95,6 +98,7 @@ class Grid:
     owners: Sequence[str] = ()  # names whose cells tell whose row it is, if the reader knows them
     of_tool: bool = False  # columns separated by spaces, as in the output of ps and similar tools
     groups: str = ""  # marks that separate thousands: the comma, if it also separates cells
+    unsure: str = ","  # marks that may separate thousands or be the decimal point
 
     @classmethod
     def of_records(cls, records: Sequence[tuple[Line, Mapping[str, str]]]) -> Grid:
@@ -159,16 +163,16 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
                 continue
             written = [columns[index][row] for row in rows]
             cells = ungrouped(written, grid.groups)
-            commas = "," in written[0] and "," not in grid.groups
-            if (commas or (cells != written and "." in written[0])) and may_be_grouped(written):
+            unsure = any(mark in written[0] for mark in grid.unsure)
+            if (unsure or (cells != written and "." in written[0])) and may_be_grouped(written):
                 source.notes.append(
                     f"{name}: {written[0]} is read as {cells[0].replace(',', '.')}; if that is "
                     "wrong, write the numbers without separators of thousands"
                 )
             column = _column(name, own, cells, lines, usual.get(name, ""))
             found.append(replace(column, name=name + label, group=group))
-    if of_nobody:
-        _refuse_turns(grid, found, source)
+    if of_nobody and not any(map(PROCESS_ID.fullmatch, grid.names)):
+        _refuse_turns(found, source)
     return found
 
 
@@ -243,6 +247,8 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
             raise source.wrong(f"column {grid.names[at]}: {error}.", line) from error
         source.notes.append(f"the last line ({line}) is cut short: left out")
         return _with_times(replace(grid, rows=rows[:-1]), at, unit, source)
+    if not unit and is_number(rows[0][1][at]) and may_be_milliseconds(times):
+        raise _no_unit(grid.names[at], source)
     return replace(grid, rows=rows), times
 
 
@@ -287,12 +293,16 @@ def _chosen_time(
     unit = unit or unit_in(names[index])
     counted = number_in(columns[index][0].strip()) and not is_since_1970(columns[index])
     if counted and not unit and (_counts(wanted) or not names_time(wanted)):
-        raise source.wrong(
-            f"--time-column {chosen}: the unit of its numbers is unknown; write "
-            f"--time-column '{names[index]}:s' (or ms, min, h, d).",
-            code=ErrorCode.NEEDS_OPTION,
-        )
+        raise _no_unit(names[index], source)
     return index, unit
+
+
+def _no_unit(name: str, source: Source) -> ConfigError:
+    return source.wrong(
+        f"column {name}: the unit of its numbers is unknown; write --time-column '{name}:s' "
+        "(or ms, min, h, d).",
+        code=ErrorCode.NEEDS_OPTION,
+    )
 
 
 def _counts(name: str) -> bool:
@@ -314,23 +324,16 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
     return Times(source.interval_s * moment, absolute=False)
 
 
-def _refuse_turns(grid: Grid, found: Sequence[RawColumn], source: Source) -> None:
-    """Refuse numbers that alternate between several levels when no column of process ids or names
-    tells which row belongs to which.
-    """
-    # Several workers may run one command.
-    says_whose = any(
-        PROCESS_ID.fullmatch(name)
-        or (
-            len(set(cells)) == 1
-            and not number_in(cells[0].strip())
-            and name.lower() not in COMMANDS
-        )
-        for name, cells in zip(grid.names, grid.columns, strict=True)
-    )
-    for column in found:
-        count = 0 if column.is_text or says_whose else levels_in_turn(column.value)
-        if count:
+def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
+    """Refuse memory, or numbers in a file without any, that alternates between several levels."""
+    numbers = [column for column in found if not column.is_text]
+    memory = [
+        column
+        for column in numbers
+        if column.in_bytes or column.usual_unit or meaning_of(column.name).unit is Unit.BYTES
+    ]
+    for column in memory or numbers:
+        if count := levels_in_turn(column.value):
             raise source.wrong(
                 f"column {column.name}: the rows take turns between {count} levels, "
                 "as those of several processes do; add a column that says whose row it is (`ps -o "

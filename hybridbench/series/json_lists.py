@@ -14,7 +14,7 @@ from functools import cached_property
 from hybridbench.series.cells import is_number, number_in
 from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
-from hybridbench.series.times import is_since_1970, looks_like_time, names_time
+from hybridbench.series.times import is_since_1970, looks_like_time, names_epoch, names_time
 
 _SHOWN_MAX = 8
 _SAMPLES_LEAST = 10  # a shorter list with times beside another holds no samples
@@ -88,11 +88,13 @@ def lists_in(
         for key, below in node.items():
             yield from lists_in(below, line, f"{path}.{key}" if path else key, around)
     elif isinstance(node, list):
-        objects = [entry for entry in node if isinstance(entry, dict) and not table_in(entry)]
+        whole = [_with_its_numbers(e) if isinstance(e, dict) else e for e in node]
+        objects = [entry for entry in whole if isinstance(entry, dict) and not table_in(entry)]
         if objects and len(objects) == len(node):
             yield ObjectList(path, around, objects, line)
-        for entry in node:
-            if isinstance(entry, list) or (isinstance(entry, dict) and _nests(entry)):
+        for entry in whole:
+            below = entry.values() if isinstance(entry, dict) else ()
+            if isinstance(entry, list) or any(isinstance(one, list | dict) for one in below):
                 yield from lists_in(entry, line, path, around)
 
 
@@ -262,16 +264,22 @@ def _leaves(entry: Object, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", "" if value is None else str(value)
 
 
-def _nests(entry: Object) -> bool:
-    """Return whether an object may hold a list of objects or a table."""
-    values = entry.values()
-    return any(isinstance(value, list | dict) for value in values) and (
-        bool(table_in(entry))
-        or any(
-            isinstance(value, list) or (isinstance(value, dict) and _nests(value))
-            for value in values
-        )
-    )
+def _with_its_numbers(entry: Object) -> Object:
+    """Return a sample with the numbers in its lists as its own, unless names or times divide them.
+
+    New Relic writes one object for each function of a query, beside the time of the sample.
+    """
+    lists = {key: value for key, value in entry.items() if isinstance(value, list)}
+    if not lists or not any(_is_moment(*leaf) for leaf in _leaves(entry)):
+        return entry
+    whole = dict(entry)
+    for key, value in lists.items():
+        objects = value if all(isinstance(one, dict) for one in value) else []
+        numbers = {name: number for one in objects for name, number in one.items()}
+        apart = len(numbers) == sum(map(len, objects)) and whole.keys().isdisjoint(numbers)
+        if apart and all(is_json_number(v) and not names_time(n) for n, v in numbers.items()):
+            whole = {k: v for k, v in whole.items() if k != key or not numbers} | numbers
+    return whole
 
 
 def _lists_of(entry: Object, prefix: str = "") -> Iterator[str]:
@@ -284,7 +292,9 @@ def _lists_of(entry: Object, prefix: str = "") -> Iterator[str]:
 
 
 def _is_moment(key: str, text: str) -> bool:
-    return looks_like_time(text) or names_time(key.rpartition(".")[2])
+    name = key.rpartition(".")[2]
+    of_epoch = names_epoch(name) and is_number(text) and is_since_1970([text])
+    return looks_like_time(text) or names_time(name) or of_epoch
 
 
 def _says_whose(key: str, text: str) -> bool:

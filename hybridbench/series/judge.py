@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -207,8 +207,8 @@ class _JudgedFile:
         if undecided and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
             self.notes.append(f"undecided, and not counted because {why}: {columns_few(undecided)}")
-        self._note_more(question)
         used = {row.name for row in every}
+        self._note_more(question, used)
         used |= {one.name for one in (*question.works, *question.loads)}
         return FileVerdict(
             source=self.file.source,
@@ -219,7 +219,7 @@ class _JudgedFile:
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
-    def _note_more(self, question: TrendContext) -> None:
+    def _note_more(self, question: TrendContext, judged: Collection[str]) -> None:
         """Add notes that concern all rows: omitted cells and explaining columns."""
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
@@ -227,7 +227,7 @@ class _JudgedFile:
                 self.notes.append(
                     f"{column.name}: {cell!r} in line {line} is not a number: left out"
                 )
-        self._note_cache()
+        self._note_cache(judged)
         self.notes += self._unread()
         if self.options.steady_at is None:
             self.notes.append(
@@ -326,16 +326,17 @@ class _JudgedFile:
         }
         return list(said.values())[:_UNREAD_MAX]
 
-    def _note_cache(self) -> None:
+    def _note_cache(self, judged: Collection[str]) -> None:
         """Note which columns include the kernel's cache, and which to judge instead."""
-        meant = [(c.name, c.meaning) for c in self._columns]
-        cached = [name for name, m in meant if m.role in (Role.CACHE, Role.WITH_CACHE)]
+        left = [c for c in self._columns if c.name not in judged]
+        cached = [c.name for c in left if c.meaning.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
             return
         memory = [
-            name
-            for name, m in meant
-            if m.role is Role.LEVEL and m.unit is Unit.BYTES and not _SWAP.search(name)
+            c.name
+            for c in self._columns
+            if c.meaning.role is Role.LEVEL
+            if c.meaning.unit is Unit.BYTES and not _SWAP.search(c.name)
         ]
         best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
         self.notes.append(

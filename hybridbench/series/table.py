@@ -61,8 +61,10 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     # Where dates are written 31.12.2026, the comma is the decimal point.
     german = any(_GERMAN_DATE.match(cell) for _, cells in read.rows[:1] for cell in cells)
     groups = "," if mark == "," else "." * german
-    grid = replace(_whole(read, rows, mark, source), of_tool=mark is None, groups=groups)
-    return table_of(grid, source)
+    # Where the comma is the decimal point, the semicolon separates cells.
+    unsure = {",": "", ";": ",."}.get(mark or "", ",")
+    whole = _whole(read, rows, mark, source)
+    return table_of(replace(whole, of_tool=mark is None, groups=groups, unsure=unsure), source)
 
 
 def _is_row(text: str, width: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import takewhile
 
 import numpy as np
 
@@ -69,6 +70,8 @@ _EPOCH_NAME = re.compile(
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _DAY_S = 86400.0
+# Excel counts days since 1899: these are of 2000 to 2100, and a step is about an hour at most.
+_EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX = 25569, (36526, 73051), 0.05
 # The forms: a time of day, ISO 8601, ``_DATES``, a date with a month in an unknown language, and
 # ps's ELAPSED.
 _OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
@@ -148,6 +151,9 @@ def scaled(numbers: FloatArray, unit: str = "") -> Times:
     A ``unit`` counts unless it makes centuries of them: nanoseconds of an uptime are no
     milliseconds since 1970.
     """
+    of_excel = np.all((numbers > _EXCEL_DAYS[0]) & (numbers < _EXCEL_DAYS[1]))
+    if not unit and of_excel and 0 < _usual_step(numbers) < _EXCEL_STEP_MAX:
+        return Times((numbers - _EXCEL_1970) * _DAY_S, absolute=True)
     # A clock that is not set yet shows 1970.
     low, high = np.quantile(np.abs(numbers), (0.05, 0.95)) if numbers.size else (0.0, 0.0)
     factor = UNITS_S.get(unit, 1.0)
@@ -169,6 +175,20 @@ def is_since_1970(cells: Sequence[str]) -> bool:
         return scaled(np.array(cells, dtype=np.float64)).absolute
     except ValueError:
         return False
+
+
+def may_be_milliseconds(times: Times) -> bool:
+    """Return whether times from a start, read as seconds, step as milliseconds do: 10003."""
+    # Samples that are far apart are about five minutes apart or a multiple of it, such as 3600 s.
+    step = _usual_step(times.t_s)
+    of_minutes, of_thousands = (step + 3) % 300 <= 6, (step + 50) % 1000 <= 100
+    return not times.absolute and step >= 1000 and (of_thousands or not of_minutes)
+
+
+def _usual_step(numbers: FloatArray) -> float:
+    """Return the median step from one moment to the next; 0 if there is only one."""
+    steps = np.diff(np.unique(numbers))
+    return float(np.median(steps)) if steps.size else 0.0
 
 
 def looks_like_time(cell: str) -> bool:
@@ -194,15 +214,11 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
     read: list[tuple[str, FloatArray]] = []
     furthest = 0
     for form in forms:
-        seconds: list[float] = []
-        for text in texts:
-            moment = _seconds(form, text)
-            if moment is None:
-                break
-            seconds.append(moment)
+        moments = (_seconds(form, text) for text in texts)
+        seconds = list(takewhile(lambda moment: moment is not None, moments))
         furthest = max(furthest, len(seconds))
         if len(seconds) == len(texts):
-            read.append((form, np.array(seconds)))
+            read.append((form, np.array(seconds, dtype=np.float64)))
         if read and form in (_OF_DAY, _ISO, _DATES[-1]):
             # If the whole date was read, do not try to read only its day.
             break

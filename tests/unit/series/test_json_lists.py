@@ -207,6 +207,24 @@ def test_every_list_of_samples_is_read(tmp_path: Path, service: str) -> None:
     assert rates(judged(tmp_path, document)) == expected
 
 
+@pytest.mark.parametrize("functions", [["average"], ["average", "max"]])
+def test_numbers_in_a_list_beside_the_time_are_of_that_sample(
+    tmp_path: Path, functions: list[str]
+) -> None:
+    samples = [
+        {
+            "beginTimeSeconds": t - 60, "endTimeSeconds": t, "inspectedCount": 60,
+            "results": [{name: value} for name in functions],
+        }
+        for t, value in TIMED
+    ]  # fmt: skip
+
+    verdict = judged(tmp_path, {"timeSeries": samples})
+
+    assert rates(verdict) == dict.fromkeys(functions, "60.0?")
+    assert not any("not read" in note for note in verdict.notes)
+
+
 def container(row: int, *, anon: int, file: int) -> dict[str, object]:
     """A line of the Docker API's stream; everything is as for a busy and healthy container."""
     kernel = {

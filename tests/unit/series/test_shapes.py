@@ -230,6 +230,26 @@ def test_the_unit_of_a_chosen_time_column_is_asked_for_and_never_guessed(tmp_pat
     assert rates(judged(tmp_path, text, asked)) == {"rss_mib": "60.0"}
 
 
+def test_numbers_from_zero_that_may_be_milliseconds_need_a_unit(tmp_path: Path) -> None:
+    for step in (60_000, 10_003, 10_350, 1_000):
+        text = csv("time,rss_mib", MINUTES * step, 500 + MINUTES)
+        with pytest.raises(ConfigError, match="unit of its numbers is unknown; write --time-colu"):
+            judged(tmp_path, text)
+
+    text = csv("time,rss_mib", MINUTES * 60_000, 500 + MINUTES)
+    ask = JudgeOptions(steady_at="10m", time_column="time:ms")
+    assert rates(judged(tmp_path, text, ask)) == {"rss_mib": "60.0"}
+    hourly = csv("time,rss_mib", MINUTES * 3600, 500 + 60 * MINUTES)
+    assert rates(judged(tmp_path, hourly)) == {"rss_mib": "60.0"}
+
+
+def test_days_as_excel_counts_them_are_dates(tmp_path: Path) -> None:
+    rows = [f"{45987.51 + row / 1440:.5f},{500 + row}" for row in ROWS]
+    text = "\n".join(["time,rss_mib", *rows])
+
+    assert rates(judged(tmp_path, text)) == {"rss_mib": "60.0"}
+
+
 @pytest.mark.parametrize("name", ["epoch", "step"])
 def test_a_count_of_epochs_or_steps_is_no_time(tmp_path: Path, name: str) -> None:
     text = csv(f"{name},mem_mib", MINUTES + 1, 500 + MINUTES)
@@ -260,8 +280,18 @@ def test_a_command_that_several_workers_run_does_not_tell_them_apart(tmp_path: P
         f"  RSS COMMAND\n{800_001 + i % 3} gunicorn\n{2_000_001 + 2000 * i} gunicorn" for i in ROWS
     ]
 
-    with pytest.raises(ConfigError, match="take turns between 2 levels"):
-        judged(tmp_path, "\n".join(blocks), JudgeOptions(interval_s=60.0))
+    for heading in ("COMMAND", "NAME"):
+        text = "\n".join(blocks).replace("COMMAND", heading)
+        with pytest.raises(ConfigError, match="take turns between 2 levels"):
+            judged(tmp_path, text, JudgeOptions(interval_s=60.0))
+
+
+def test_a_gauge_that_cycles_beside_memory_is_of_one_process(tmp_path: Path) -> None:
+    page = "\n".join(f"pool_size {30 + i % 3}\nrss_bytes {2**30 + 2**20 * i}" for i in ROWS)
+
+    verdict = judged(tmp_path, page, JudgeOptions(steady_at="10m", interval_s=60.0))
+
+    assert rates(verdict) == {"rss_bytes": "60.0"}
 
 
 def test_totals_below_a_table_of_smem_are_no_process(tmp_path: Path) -> None:
@@ -322,7 +352,9 @@ def test_dates_decide_what_a_point_before_three_digits_is(tmp_path: Path) -> Non
     assert any("1.800 is read as 1800; if that is wrong" in note for note in verdict.notes)
 
     rows = [f"{at(row).isoformat()};{1 + row / 1000:.3f}" for row in ROWS]
-    assert rates(judged(tmp_path, "\n".join(["time;RSS (GiB)", *rows]))) == {"RSS (GiB)": "61.4"}
+    verdict = judged(tmp_path, "\n".join(["time;RSS (GiB)", *rows]))
+    assert rates(verdict) == {"RSS (GiB)": "61.4"}
+    assert any("1.000 is read as 1.000; if that is wrong" in note for note in verdict.notes)
 
     rows = [f"{at(row).isoformat()}\t{sizes[row]}" for row in ROWS]
     verdict = judged(tmp_path, "\n".join(["time\tRSS (MiB)", *rows]))
@@ -405,6 +437,8 @@ def test_growth_of_a_total_that_contains_the_cache_proves_nothing(tmp_path: Path
 
     assert row.verdict is VerdictKind.INCONCLUSIVE
     assert "page cache" in row.result.reason
+    assert "anon of memory.stat" in row.result.reason
+    assert not any("not judged" in note for note in judged(tmp_path, grows, ask).notes)
     assert judged(tmp_path, flat, ask).kind is VerdictKind.CLEAN
 
 
