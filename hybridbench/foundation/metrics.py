@@ -78,12 +78,13 @@ class MetricSpec:
     foreign: bool = False
 
 
-# Metrics that the analysis uses by name: private memory, shared memory, device memory, garbage,
-# private memory at idle checkpoints, full collections; what a process opens, and must close or wait
-# for.
+# Metrics that the analysis uses by name: private memory, shared memory, device memory, pinned host
+# memory, garbage, private memory at idle checkpoints, full collections; what a process opens, and
+# must close or wait for.
 MEMORY = "rss_anon_swap_bytes"
 SHARED = "shared_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
+PINNED_MEMORY = "pinned_allocated_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
@@ -295,6 +296,27 @@ METRICS: tuple[MetricSpec, ...] = (
         "free memory between tensors in blocks that PyTorch has split, and cannot release; where "
         "it grows beside a level sum of tensors, memory fragments "
         "(inactive_split_bytes of torch.cuda.memory_stats)",
+        on_device=True,
+    ),
+    # Main memory that the device can access directly, from PyTorch's other caching allocator.
+    MetricSpec(
+        "pinned_allocated_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "pinned host memory in use between two steps: copies of the host tier, index tensors of "
+        "recorded decode steps (active_bytes of torch.cuda.host_memory_stats)",
+        check=Check.TREND,
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+        label="pinned host memory",
+        on_device=True,
+    ),
+    MetricSpec(
+        "pinned_reserved_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "pinned host memory that PyTorch has reserved, free blocks included "
+        "(allocated_bytes of torch.cuda.host_memory_stats)",
         on_device=True,
     ),
     # The Python heap of the worker.

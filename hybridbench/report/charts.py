@@ -64,6 +64,13 @@ _MEMORY: Final[tuple[_Plan, ...]] = (
         },
     ),
     (
+        Chart("pinned", "Pinned host memory", from_zero=False),
+        {
+            "pinned_allocated_bytes": "in use",
+            "pinned_reserved_bytes": "reserved by PyTorch",
+        },
+    ),
+    (
         Chart(
             "collectible-bytes",
             "Collectible memory",

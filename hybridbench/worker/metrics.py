@@ -139,6 +139,7 @@ class WorkerMetrics:
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
         values.update(device_memory(engine.config.device))
+        values.update(pinned_memory(engine.config.device))
         values.update(asdict(engine.liveness()))
         values.update(self.steps.metrics())
         return values
@@ -204,6 +205,21 @@ def device_memory(device: str) -> dict[str, int]:
         "device_allocated_bytes": stats["allocated_bytes.all.current"],
         "device_reserved_bytes": stats["reserved_bytes.all.current"],
         "device_inactive_split_bytes": stats["inactive_split_bytes.all.current"],
+    }
+
+
+def pinned_memory(device: str) -> dict[str, int]:
+    """Return the pinned host memory in use and what PyTorch has reserved; empty for a CPU, and for
+    a PyTorch that does not count it.
+    """
+    if not device.startswith("cuda") or "host_memory_stats" not in vars(torch.cuda):
+        return {}
+    stats = torch.cuda.host_memory_stats()
+    if "active_bytes.current" not in stats:
+        return {}
+    return {
+        "pinned_allocated_bytes": stats["active_bytes.current"],
+        "pinned_reserved_bytes": stats["allocated_bytes.current"],
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.engine.kernels.agreement import device_of
 
-DEVICE_LEAK = Path(__file__).parent / "planted" / "device_leak.py"
+PLANTED = Path(__file__).parent / "planted"
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -31,9 +31,9 @@ def soak(store: Path, *arguments: str) -> dict[str, Any]:
     return verdict
 
 
-def device_memory(verdict: dict[str, Any]) -> dict[str, float]:
-    """The hourly rate of device memory and its interval."""
-    (result,) = [one for one in verdict["metrics"] if one["metric"] == "device_allocated_bytes"]
+def growth(verdict: dict[str, Any], metric: str) -> dict[str, float]:
+    """The hourly rate of ``metric`` and its interval."""
+    (result,) = [one for one in verdict["metrics"] if one["metric"] == metric]
     rate: dict[str, float] = result["rate_per_hour"]
     return rate
 
@@ -42,10 +42,12 @@ def test_tensors_kept_on_the_device_are_found_and_healthy_traffic_keeps_none(
     tmp_path: Path,
 ) -> None:
     healthy = soak(tmp_path / "healthy")
-    leaking = soak(tmp_path / "leaking", "--defect", str(DEVICE_LEAK))
-
-    assert device_memory(healthy)["upper"] < 2**20 < 2**30 < device_memory(leaking)["lower"]
     assert healthy["verdict"] == "CLEAN"
+    for kind in ("device", "pinned"):
+        metric = f"{kind}_allocated_bytes"
+        leaking = soak(tmp_path / kind, "--defect", str(PLANTED / f"{kind}_leak.py"))
+
+        assert growth(healthy, metric)["upper"] < 2**20 < 2**30 < growth(leaking, metric)["lower"]
 
 
 def test_a_reference_cycle_is_found_by_forked_heap_scans(tmp_path: Path) -> None:

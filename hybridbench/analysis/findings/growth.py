@@ -27,6 +27,7 @@ from hybridbench.foundation.metrics import (
     COLLECTIBLE,
     DEVICE_MEMORY,
     MEMORY,
+    PINNED_MEMORY,
     Unit,
     label_of,
 )
@@ -381,8 +382,8 @@ def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 
 def _explained(finding: Finding, whole: Rate) -> Finding:
-    # Device memory is not part of the process's memory.
-    if finding.subject in (MEMORY, DEVICE_MEMORY):
+    # The driver maps device memory and pinned memory: neither is part of private memory.
+    if finding.subject in (MEMORY, DEVICE_MEMORY, PINNED_MEMORY):
         return finding
     if isinstance(finding.basis, Undecided):
         return finding

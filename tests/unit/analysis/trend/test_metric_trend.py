@@ -169,28 +169,27 @@ def test_only_growth_that_slows_down_is_said_to_fill_up() -> None:
     assert max(said) < 0.0
 
 
-def on_a_gpu(record: RunRecord, bytes_per_request: float) -> RunRecord:
+def on_a_gpu(record: RunRecord, metric: str, bytes_per_request: float) -> RunRecord:
     """The run on a device where every finished request leaves a tensor behind."""
     finishes = record.series["events.finishes"]
-    tensors = Series(
-        "device_allocated_bytes", finishes.t_s, 2 * GIB + bytes_per_request * finishes.value
-    )
+    tensors = Series(metric, finishes.t_s, 2 * GIB + bytes_per_request * finishes.value)
     return with_series(with_manifest(record, model={"name": "m", "device": "cuda"}), tensors)
 
 
-def test_tensors_left_on_the_device_are_a_leak_of_its_own_memory() -> None:
+@pytest.mark.parametrize("metric", ["device_allocated_bytes", "pinned_allocated_bytes"])
+def test_tensors_left_on_the_device_are_a_leak_of_its_own_memory(metric: str) -> None:
     record = healthy_record()
 
-    verdict = judge(on_a_gpu(record, 65_536.0))
+    verdict = judge(on_a_gpu(record, metric, 65_536.0))
 
     (finding,) = verdict.findings
-    assert (finding.kind, finding.subject) == ("growth", "device_allocated_bytes")
+    assert (finding.kind, finding.subject) == ("growth", metric)
     assert finding.driver == "finishes"
     per_request = next(rate for rate in finding.rates if rate.per != "h")
     assert per_request.lower <= 65_536 <= per_request.upper
-    # The device is no part of the process, whose memory does not grow.
+    # Neither is part of private memory, which does not grow.
     assert "faster_than_memory" not in finding.data
-    assert judge(on_a_gpu(record, 0.0)).kind is VerdictKind.CLEAN
+    assert judge(on_a_gpu(record, metric, 0.0)).kind is VerdictKind.CLEAN
 
 
 def test_a_run_without_a_device_misses_no_device_memory() -> None:
