@@ -327,11 +327,9 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
 def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
     """Refuse memory, or numbers in a file without any, that alternates between several levels."""
     numbers = [column for column in found if not column.is_text]
-    memory = [
-        column
-        for column in numbers
-        if column.in_bytes or column.usual_unit or meaning_of(column.name).unit is Unit.BYTES
-    ]
+    # Swap that is always 0 tells nothing of the memory beside it.
+    changing = [column for column in numbers if np.unique(column.value).size > 1]
+    memory = [column for column in changing if _is_memory(column)]
     for column in memory or numbers:
         if count := levels_in_turn(column.value):
             raise source.wrong(
@@ -339,6 +337,12 @@ def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
                 "as those of several processes do; add a column that says whose row it is (`ps -o "
                 "pid=,rss=`), or a time to each row."
             )
+
+
+def _is_memory(column: RawColumn) -> bool:
+    """Return whether the column is of memory by its unit, or by its name without one."""
+    in_bytes = column.in_bytes or meaning_of(column.name).unit is Unit.BYTES
+    return in_bytes or bool(column.usual_unit) or kilobyte_of(column.name) == BYTE_FACTORS["kib"]
 
 
 def _column(

@@ -292,6 +292,11 @@ def test_a_gauge_that_cycles_beside_memory_is_of_one_process(tmp_path: Path) -> 
     verdict = judged(tmp_path, page, JudgeOptions(steady_at="10m", interval_s=60.0))
 
     assert rates(verdict) == {"rss_bytes": "60.0"}
+    for beside in ("swap_bytes,{0}", "available_bytes,{1}"):
+        name, cell = beside.split(",")
+        rows = [f"{800 + i},{cell}\n500,{cell}".format(0, 10**9 - 5 * i % 7) for i in ROWS]
+        with pytest.raises(ConfigError, match="rss: the rows take turns between 2 levels"):
+            judged(tmp_path, "\n".join([f"rss,{name}", *rows]), JudgeOptions(interval_s=60.0))
 
 
 def test_totals_below_a_table_of_smem_are_no_process(tmp_path: Path) -> None:
