@@ -110,7 +110,9 @@ def _follow(client: LoadClient, order: LoadOrder) -> None:
 async def _report_always(report: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(_REPORT_EVERY_S)
-        report()
+        # A client with too many open files cannot read its own memory for a moment.
+        with suppress(OSError):
+            report()
 
 
 def _write(writer: asyncio.StreamWriter, report: LoadReport) -> None:

@@ -17,6 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.load import __main__ as load_process
 from hybridbench.load.__main__ import PromptSelector
 from hybridbench.load.client import LoadClient
 from hybridbench.load.flight import asked_wait_s
@@ -287,6 +288,23 @@ def test_a_client_without_open_files_left_does_not_blame_the_server(
     assert served.report.failure == "the load client cannot connect: Too many open files"
     assert served.counts["requests_failed.client"] > 0
     assert "requests_failed.connect" not in served.counts
+
+
+def test_reports_go_on_after_one_that_finds_no_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = []
+
+    def report() -> None:
+        reports.append(1)
+        if len(reports) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        if len(reports) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(load_process, "_REPORT_EVERY_S", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(load_process._report_always(report))
+
+    assert len(reports) == 3
 
 
 def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:
