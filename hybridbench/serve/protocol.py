@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -111,7 +112,9 @@ class BoundedProtocol(H11Protocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.write(_raw_answer(error))
-        self.transport.write_eof()
+        # A client that has reset the connection is not connected any more.
+        with suppress(OSError):
+            self.transport.write_eof()
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.transport.abort)
 

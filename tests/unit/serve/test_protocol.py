@@ -218,6 +218,22 @@ def test_connections_beyond_the_limit_are_answered_503() -> None:
     around(test, replace(LIMITS, connections=2, read_s=PATIENCE_S))
 
 
+def test_a_client_that_is_gone_when_it_is_refused_causes_no_error() -> None:
+    async def test(program: Program, port: int) -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        for _ in range(3):
+            # It has gone before the server accepts it, and answers the refusal with a reset.
+            socket.create_connection(("127.0.0.1", port)).close()
+        while len(program.refused) < 3:
+            await asyncio.sleep(0.01)
+
+        assert program.refused == [503] * 3
+        assert errors == []
+
+    around(test, replace(LIMITS, connections=0))
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
