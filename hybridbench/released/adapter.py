@@ -180,7 +180,9 @@ def refuse(wanted: Mapping[str, bool]) -> None:
     """
     for name, is_wanted in wanted.items():
         if is_wanted:
-            raise ConfigError(f"{name}: released engines are driven without it; leave it at its default.")
+            raise ConfigError(
+                f"{name}: released engines are driven without it; leave it at its default."
+            )
 
 
 def not_driven(package: str, release: str, known: Iterable[str]) -> ConfigError:
