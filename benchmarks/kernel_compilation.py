@@ -218,11 +218,12 @@ def _delta_rule(*, key_heads: int, heads: int, dim: int) -> _Calls:
     gates = [_empty(_REQUESTS, heads) for _ in range(2)]
     qkv = [_empty(_REQUESTS, heads, 2, dim), _empty(_REQUESTS, heads, dim)]
     yield "gated_delta_rule_update", model, [*qkv, *gates, state, _indices(_REQUESTS), None]
-    plan, shape, snapshots = _chunks()
-    arguments = [_empty(*shape, 2, key_heads, dim), _empty(*shape, heads, dim)]
-    arguments += [_empty(*shape, 2, heads), _empty(len(_PREFILLS), heads, dim, dim)]
-    kept = _empty(snapshots, heads, dim, dim)
-    yield "chunk_gated_delta_rule", model, [*arguments, plan, kept]
+    plan, snapshots = _chunks()
+    channels = 2 * key_heads * dim
+    v = _half(tokens, channels + heads * dim)[:, channels:].view(-1, heads, dim)
+    arguments = [_empty(tokens, 2, key_heads, dim), v]
+    arguments += [*(_empty(tokens, heads) for _ in range(2)), state, _indices(len(_PREFILLS))]
+    yield "chunk_gated_delta_rule", model, [*arguments, plan, _indices(snapshots)]
     layers = _empty(_SLOTS, 6, heads, dim, dim)
     yield "copy_states", model, [[layers], _indices(_REQUESTS), [layers], _indices(_REQUESTS)]
 
@@ -233,7 +234,7 @@ def _mamba2(*, heads: int, head_dim: int, groups: int, width: int) -> _Calls:
     arguments = [_empty(_REQUESTS, heads, head_dim), _empty(_REQUESTS, heads), a]
     arguments += [_empty(_REQUESTS, 2, groups, width), state, _indices(_REQUESTS)]
     yield "mamba2_state_update", model, [*arguments, None]
-    plan, _, snapshots = _chunks()
+    plan, snapshots = _chunks()
     tokens, channels = sum(_PREFILLS), heads * head_dim
     mixed = _half(tokens, channels + 2 * groups * width)
     x = mixed[:, :channels].view(-1, heads, head_dim)
@@ -242,11 +243,11 @@ def _mamba2(*, heads: int, head_dim: int, groups: int, width: int) -> _Calls:
     yield "mamba2_chunk_scan", model, [*arguments, plan, _indices(snapshots)]
 
 
-def _chunks() -> tuple[ChunkPlan, tuple[int, int], int]:
-    """A plan, its number and size of chunks, and the number of snapshots."""
+def _chunks() -> tuple[ChunkPlan, int]:
+    """A plan, and its number of snapshots."""
     starts = np.cumsum(_PREFILLS) - _PREFILLS[0]
     plan = ChunkPlan.build(_PREFILLS, starts, _DEVICE, track_offsets=_PREFILLS)
-    return plan, (sum(plan.alive), plan.chunk_size), plan.snapshot_count
+    return plan, plan.snapshot_count
 
 
 def _convolution(model: str, *, channels: int, bias: bool, taps: int = 4) -> _Calls:

@@ -89,16 +89,26 @@ def _gated_delta_rule_update(
 
 
 def _chunk_gated_delta_rule(
-    qk: Tensor, v: Tensor, gates: Tensor, state: Tensor, plan: ChunkPlan, snapshots: Tensor | None
+    qk: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    plan: ChunkPlan,
+    track_slots: Tensor | None,
 ) -> Work:
     """Count the products of the chunked form; the triangular solve is half of a full product."""
-    size = plan.chunk_size
-    key_heads, key_dim = qk.shape[3:]
-    chunks, _, heads, value_dim = v.shape
+    size, chunks = plan.chunk_size, sum(plan.alive)
+    key_heads, key_dim = qk.shape[2:]
+    (tokens, heads), value_dim = g.shape, v.shape[2]
     per_key_head = 4 * size * size * key_dim
     solve = size * size * (key_dim + value_dim)
     per_head = solve + 6 * size * key_dim * value_dim + 2 * size * size * value_dim
-    moved = _bytes(qk, v, gates, snapshots) + v.numel() * state.itemsize + 2 * _bytes(state)
+    rows = tokens * (_bytes(qk[0], v[0]) + v[0].numel() * pool.itemsize)
+    tracked = 0 if track_slots is None else len(track_slots)
+    states = (2 * len(slots) + tracked) * _bytes(pool[0])
+    moved = rows + _bytes(g, beta, slots, plan.conv_rows, plan.gate_rows) + states
     return Work(moved, chunks * (key_heads * per_key_head + heads * per_head))
 
 

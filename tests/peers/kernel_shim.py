@@ -109,20 +109,11 @@ def chunk_gated_delta_rule(
     qk = torch.stack((q * (scale or q.shape[-1] ** -0.5), k), dim=2)[0].to(dtype)
     starts = cu_seqlens[:-1].to(torch.int64).numpy().astype(np.int64)
     plan = ChunkPlan.build(cu_seqlens.diff().tolist(), starts, q.device)
-    places = (-1, plan.chunk_size)
-    gates = functional.pad(torch.stack((g, beta), dim=2)[0].to(dtype), (0, 0, 0, 0, 0, 1))
-    output, sorted_state = kernels.chunk_gated_delta_rule(
-        qk[plan.conv_rows].view(*places, *qk.shape[1:]),
-        v[0].to(dtype)[plan.conv_rows].view(*places, *v.shape[2:]),
-        gates[plan.gate_rows].view(*places, *gates.shape[1:]),
-        initial_state[plan.order].contiguous(),
-        plan,
-        None,
+    state = initial_state.clone()
+    rows = kernels.chunk_gated_delta_rule(
+        qk, v[0], g[0].to(dtype), beta[0].to(dtype), state, plan.order, plan, None
     )
-    final_state = torch.empty_like(initial_state)
-    final_state[plan.order] = sorted_state
-    rows = output.reshape(-1, *output.shape[2:])[plan.output_rows]
-    return rows.to(v.dtype).unsqueeze(0), final_state
+    return rows.to(v.dtype).unsqueeze(0), state
 
 
 def fused_recurrent_gated_delta_rule_update(

@@ -44,7 +44,7 @@ class Kernels:
     extend_attention: Callable[[_T, _T, _T, ExtendPlan, _Maybe], _T]
     gdn_gating: Callable[[_T, _T, _T, _T], tuple[_T, _T]]
     gated_delta_rule_update: Callable[[_T, _T, _T, _T, _T, _T, _Rows], _T]
-    chunk_gated_delta_rule: Callable[[_T, _T, _T, _T, ChunkPlan, _Maybe], tuple[_T, _T]]
+    chunk_gated_delta_rule: Callable[[_T, _T, _T, _T, _T, _T, ChunkPlan, _Maybe], _T]
     causal_conv1d_update: Callable[[_T, _T, _T, _T, _Rows, _Maybe], _T]
     causal_conv1d_varlen: Callable[[_T, _T, _T, _T, ConvPlan, _Maybe, _Maybe], _T]
     copy_states: Callable[[_States, _T, _States, _T], None]

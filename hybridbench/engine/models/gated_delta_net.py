@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.kernels.rows import store_rows
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.config import state_dtype
@@ -126,36 +125,17 @@ class GatedDeltaNet:
         self, qkv: Tensor, g: Tensor, beta: Tensor, state: MambaState, step: ExtendStep
     ) -> Tensor:
         """[T, conv_dim] -> [T, HV, V]."""
-        plan = step.chunks
-        places = (-1, plan.chunk_size)
         mixed = self._kernels.causal_conv1d_varlen(
             qkv, self._conv, state.conv[0], step.slots, step.conv, step.track_slots, None
         )
-        qk, v = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
-        # One row of zeros after the tokens serves all padding.
-        gates = functional.pad(torch.stack((g, beta), dim=1), (0, 0, 0, 0, 0, 1))
-        gates = gates.index_select(0, plan.gate_rows).view(*places, 2, self._heads)
-        initial = state.temporal.index_select(0, step.sorted_slots)
-        snapshots = None
-        if step.track_slots is not None:
-            snapshots = initial.new_empty(plan.snapshot_count, *initial.shape[1:])
-        output, final = self._kernels.chunk_gated_delta_rule(
-            qk.view(*places, 2, self._key_heads, self._key_dim),
-            v.view(*places, self._heads, self._value_dim),
-            gates,
-            initial,
-            plan,
-            snapshots,
+        return self._kernels.chunk_gated_delta_rule(
+            *(*self._split(mixed), g, beta, state.temporal, step.sorted_slots),
+            step.chunks,
+            step.track_slots,
         )
-        store_rows(state.temporal, step.sorted_slots, final)
-        if snapshots is not None and step.track_slots is not None:
-            store_rows(state.temporal, step.track_slots, snapshots)
-        flat = output.reshape(-1, self._heads * self._value_dim)
-        rows = flat.index_select(0, plan.output_rows)
-        return rows.view(-1, self._heads, self._value_dim)
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, conv_dim] -> normalised, scaled [T, 2, H, K] and [T, HV, V]."""
+        """[T, conv_dim] -> precise, normalised, scaled [T, 2, H, K], and [T, HV, V] as it is."""
         keys = 2 * self._key_heads * self._key_dim
         qk = mixed[:, :keys].view(-1, 2, self._key_heads, self._key_dim)
         qk = self._qk_norm.precise(qk)

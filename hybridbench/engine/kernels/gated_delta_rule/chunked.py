@@ -25,6 +25,9 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.kernels.rows import store_rows
 
 _Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -167,24 +170,70 @@ class ChunkPlan:
 def chunk_gated_delta_rule(
     qk: Tensor,
     v: Tensor,
-    gates: Tensor,
-    state: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    pool: Tensor,
+    slots: Tensor,
     plan: ChunkPlan,
-    snapshots: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    track_slots: Tensor | None = None,
+) -> Tensor:
     """Process all new tokens of several requests, in chunks.
 
     Args:
-        qk: [N, C, 2, H, K]: queries (scaled) and keys, normalised, laid out by the plan.
-        v: [N, C, HV, V]; HV is a multiple of H.
-        gates: [N, C, 2, HV]: log decay g (at most 0) and write strength beta; 0 in padding.
-        state: [R, HV, K, V], in the order of the plan; overwritten with the final states.
+        qk: [rows, 2, H, K] in the state's dtype: queries (scaled) and keys, normalised; the plan
+            names the row of each token.
+        v: [rows, HV, V]; HV is a multiple of H.
+        g: [T, HV] in the state's dtype, log of the decay, at most 0.
+        beta: [T, HV] in the state's dtype, write strength in (0, 1).
+        pool: [S, HV, K, V]; rows ``slots`` are read and overwritten.
+        slots: [R] int64, in the order of the plan.
         plan: the layout.
-        snapshots: [S, HV, K, V]; filled with the states that the plan wants, in the order of the
+        track_slots: [S] int64, slots for the states that the plan wants, in the order of the
             requests.  None if there are none.
 
     Returns:
-        Output [N, C, HV, V] in the state's dtype, owned by the caller, and ``state``.
+        [T, HV, V] in the state's dtype, owned by the caller.
+    """
+    state = pool.index_select(0, slots)
+    snapshots = None
+    if track_slots is not None:
+        snapshots = state.new_empty(len(track_slots), *state.shape[1:])
+    places = (-1, plan.chunk_size)
+    qk, v = (part.index_select(0, plan.conv_rows).to(state.dtype) for part in (qk, v))
+    # One row of zeros after the tokens serves all padding.
+    gates = functional.pad(torch.stack((g, beta), dim=1), (0, 0, 0, 0, 0, 1))
+    gates = gates.index_select(0, plan.gate_rows)
+    output = _scan_chunks(
+        qk.view(*places, *qk.shape[1:]),
+        v.view(*places, *v.shape[1:]),
+        gates.view(*places, *gates.shape[1:]),
+        state,
+        plan,
+        snapshots,
+    )
+    store_rows(pool, slots, state)
+    if snapshots is not None and track_slots is not None:
+        store_rows(pool, track_slots, snapshots)
+    return output.reshape(v.shape).index_select(0, plan.output_rows)
+
+
+def _scan_chunks(
+    qk: Tensor,
+    v: Tensor,
+    gates: Tensor,
+    state: Tensor,
+    plan: ChunkPlan,
+    snapshots: Tensor | None,
+) -> Tensor:
+    """[N, C, HV, V]: the outputs of N chunks; ``state`` is overwritten, ``snapshots`` filled.
+
+    Args:
+        qk: [N, C, 2, H, K].
+        v: [N, C, HV, V].
+        gates: [N, C, 2, HV]: log decay and write strength; 0 in padding.
+        state: [R, HV, K, V], in the order of the plan.
+        plan: the layout.
+        snapshots: [S, HV, K, V], in the order of the requests.
     """
     size, (chunks, _, heads, value_dim) = plan.chunk_size, v.shape
     key_heads, key_dim = qk.shape[3:]
@@ -216,7 +265,7 @@ def chunk_gated_delta_rule(
     reads = torch.cat((query, read), dim=2)
     inputs = _ScanInputs(reads, write, attention, key_out, grown[..., -1])
     output = _scan(inputs, state, plan, snapshots)
-    return output.transpose(1, 2), state
+    return output.transpose(1, 2)
 
 
 def _suitable_size(longest: int, device: torch.device) -> int:

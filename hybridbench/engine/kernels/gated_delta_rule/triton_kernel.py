@@ -1,9 +1,11 @@
 """The gated delta rule in Triton: gates, the decode step in place by slot, chunks of a prefill.
 
-A program handles some value channels of one head of one request; in a prefill it keeps their state
-in registers from chunk to chunk.  A float32 product is the sum of three tf32 products, which keeps
-its precision; written out, the code would take a minute to compile.  Source: Yang et al. 2024,
-arXiv 2412.06464; the decode step divides the work as fla's ``fused_recurrent_gated_delta_rule``.
+A program of a step handles some value channels of one head of one request.  A prefill has three
+kernels: what each chunk reads and writes but for the state before it, for all chunks at once; the
+states, from chunk to chunk, each program with some value channels; and the outputs, for all chunks
+at once.  Tokens are read and written where the convolution and the model have them, states by slot.
+Source: Yang et al. 2024, arXiv 2412.06464; the work is divided as in fla's
+``fused_recurrent_gated_delta_rule`` and ``chunk_gated_delta_rule``.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.triton_chunks import rows_of_chunk
+from hybridbench.engine.kernels.triton_products import LEAST_BLOCK, product, sum_of, term_of
 
 _VALUES_PER_BLOCK = 32
-# The smallest side of a matrix product in Triton.
-_LEAST_BLOCK = 16
 
 
 def gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,169 +144,274 @@ def _update(
 def chunk_gated_delta_rule(
     qk: Tensor,
     v: Tensor,
-    gates: Tensor,
-    state: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    pool: Tensor,
+    slots: Tensor,
     plan: ChunkPlan,
-    snapshots: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    track_slots: Tensor | None = None,
+) -> Tensor:
     """See the reference."""
-    size, heads, value_dim = v.shape[1:]
-    key_heads, key_dim = qk.shape[3:]
-    assert v.stride()[2:] == (value_dim, 1), "only tokens may be apart"
-    assert v.stride(0) == size * v.stride(1), "tokens are evenly apart"
-    assert state.is_contiguous()
-    output = torch.empty(v.shape, dtype=state.dtype, device=v.device)
-    shape = (v.shape[0], heads, size, size)
-    inverse, attention = (torch.empty(shape, dtype=state.dtype, device=v.device) for _ in range(2))
-    scan = plan.scan
-    qk, gates = qk.contiguous(), gates.contiguous()
-    sizes = {
-        "SIZE": size,
-        "HEADS": heads,
-        "KEY_HEADS": key_heads,
-        "KEY_DIM": key_dim,
-        "BLOCK_C": max(_LEAST_BLOCK, triton.next_power_of_2(size)),
-        "BLOCK_K": max(_LEAST_BLOCK, triton.next_power_of_2(key_dim)),
-    }
-    levels = sizes["BLOCK_C"].bit_length() - 1
-    _within_chunks[(v.shape[0], heads)](qk, gates, inverse, attention, LEVELS=levels, **sizes)
-    _from_chunk_to_chunk[(len(scan.counts), heads, triton.cdiv(value_dim, _VALUES_PER_BLOCK))](
-        # Without snapshots the plan wants none, and the pointer is not used.
-        *(qk, v, gates, inverse, attention, state, state if snapshots is None else snapshots),
-        *(scan.starts, scan.counts, scan.snapshot_chunks, scan.snapshot_rows, output, v.stride(1)),
-        VALUE_DIM=value_dim,
-        BLOCK_V=_VALUES_PER_BLOCK,
-        # Prefetching loads gains nothing here and takes twice the shared memory.
-        num_stages=1,
-        **sizes,
+    tokens, heads = g.shape
+    (key_heads, key_dim), value_dim = qk.shape[2:], v.shape[2]
+    assert qk.stride()[1:] == (key_heads * key_dim, key_dim, 1), "only rows may be apart"
+    assert v.stride()[1:] == (value_dim, 1), "only rows may be apart"
+    assert pool[0].is_contiguous()
+    output = torch.empty((tokens, heads, value_dim), dtype=pool.dtype, device=v.device)
+    chunks, size, scan = sum(plan.alive), plan.chunk_size, plan.scan
+    reads = pool.new_empty(chunks, heads, size, key_dim)
+    # First what the tokens write if the state before their chunk is 0, then what they do write.
+    writes = pool.new_empty(chunks, heads, size, value_dim)
+    states = pool.new_empty(chunks, heads, key_dim, value_dim)
+    inputs = (qk, v, g.contiguous(), beta.contiguous(), plan.conv_rows, plan.gate_rows)
+    strides = (tokens, qk.stride(0), v.stride(0))
+    shape = {"SIZE": size, "HEADS": heads, "KEY_HEADS": key_heads}
+    shape |= {"KEY_DIM": key_dim, "VALUE_DIM": value_dim, "TERM": term_of(v), "SUM": sum_of(pool)}
+    shape |= {"BLOCK_C": max(LEAST_BLOCK, triton.next_power_of_2(size))}
+    block_k, block_v = (
+        max(LEAST_BLOCK, triton.next_power_of_2(width)) for width in (key_dim, value_dim)
     )
-    return output, state
+    levels = (shape["BLOCK_C"] // 16).bit_length() - 1
+    # Compiled for sm_90, larger blocks would spill registers; so would smaller ones of keys from
+    # chunk to chunk, where a product of 64 rows is one of a group of warps, and prefetched loads.
+    small, wide, keys = min(32, block_v), min(64, block_v), min(32, block_k)
+    _within_chunks[(chunks, heads)](
+        *inputs, reads, writes, *strides, **shape, BLOCK_K=keys, BLOCK_V=small, LEVELS=levels
+    )
+    _from_chunk_to_chunk[(len(slots), heads, triton.cdiv(value_dim, small))](
+        *(*inputs, reads, writes, pool, slots, states, scan.starts, scan.counts),
+        # Without slots for them the plan wants no snapshots, and the pointer is not used.
+        *(slots if track_slots is None else track_slots, scan.snapshot_chunks, scan.snapshot_rows),
+        *(*strides, pool.stride(0)),
+        **shape,
+        BLOCK_K=min(64, block_k),
+        BLOCK_V=small,
+        num_stages=1,
+    )
+    _outputs[(chunks, heads, triton.cdiv(value_dim, wide))](
+        *inputs, writes, states, output, *strides, **shape, BLOCK_K=keys, BLOCK_V=wide
+    )
+    return output
 
 
 @triton.jit
 def _within_chunks(
     qk,
-    gates,
-    inverses,
-    attentions,
-    SIZE: tl.constexpr,
-    HEADS: tl.constexpr,
-    KEY_HEADS: tl.constexpr,
-    KEY_DIM: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    LEVELS: tl.constexpr,
-):
-    """The part that needs no state, for all chunks at once: ``(I + A)^-1`` and ``(Q K') . D``."""
-    chunk = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    row = tl.arange(0, BLOCK_C)
-    in_row = row < SIZE
-    key = tl.arange(0, BLOCK_K)
-    in_keys = in_row[:, None] & (key < KEY_DIM)[None, :]
-    token = chunk * SIZE + row
-    log_decay, beta = _load_gates(gates, token * 2 * HEADS + head, in_row, HEADS)
-    place_q = _place_of_queries(token, head, key, HEADS, KEY_HEADS, KEY_DIM)
-    q = tl.load(qk + place_q, mask=in_keys, other=0.0)
-    k = tl.load(qk + place_q + KEY_HEADS * KEY_DIM, mask=in_keys, other=0.0)
-
-    decay = _decay_within(tl.cumsum(log_decay, axis=0), row)
-    place = _place_of_square(chunk * HEADS + head, row, SIZE)
-    in_square = in_row[:, None] & in_row[None, :]
-    attention = tl.dot(q, tl.trans(k), input_precision="tf32x3") * decay
-    tl.store(attentions + place, attention, mask=in_square)
-    among_keys = tl.dot(k, tl.trans(k), input_precision="tf32x3") * decay * beta[:, None]
-    tl.store(inverses + place, _invert_unit_lower(among_keys, BLOCK_C, LEVELS), mask=in_square)
-
-
-@triton.jit
-def _from_chunk_to_chunk(
-    qk,
     v,
-    gates,
-    inverses,
-    attentions,
-    states,
-    snapshots,
-    starts,
-    counts,
-    snapshot_chunks,
-    snapshot_rows,
-    output,
+    g,
+    beta,
+    conv_rows,
+    gate_rows,
+    reads,
+    writes,
+    tokens,
+    qk_stride,
     v_stride,
     SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
+    TERM: tl.constexpr,
+    SUM: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """What a chunk's tokens read of the state before it, W, and write without it, U."""
+    chunk = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    row = tl.arange(0, BLOCK_C)
+    token, source, in_row = rows_of_chunk(conv_rows, gate_rows, chunk, row, tokens, SIZE)
+    strength = tl.load(beta + token * HEADS + head, mask=in_row, other=0.0)
+    grown = tl.cumsum(tl.load(g + token * HEADS + head, mask=in_row, other=0.0), axis=0)
+    keys = qk + source[:, None] * qk_stride + (KEY_HEADS + head // (HEADS // KEY_HEADS)) * KEY_DIM
+    among_keys = tl.zeros([BLOCK_C, BLOCK_C], dtype=SUM)
+    for begin in range(0, KEY_DIM, BLOCK_K):
+        key = begin + tl.arange(0, BLOCK_K)[None, :]
+        k = tl.load(keys + key, mask=in_row[:, None] & (key < KEY_DIM), other=0.0)
+        among_keys += product(k, tl.trans(k), TERM, SUM)
+    among_keys *= _decay_within(grown, row) * strength[:, None]
+    inverse = _invert_unit_lower(among_keys, BLOCK_C, LEVELS) * strength[None, :]
+
+    own = ((chunk * HEADS + head) * SIZE + row)[:, None]
+    in_place = (row < SIZE)[:, None]
+    for begin in range(0, VALUE_DIM, BLOCK_V):
+        value = begin + tl.arange(0, BLOCK_V)[None, :]
+        place = v + source[:, None] * v_stride + head * VALUE_DIM + value
+        new = tl.load(place, mask=in_row[:, None] & (value < VALUE_DIM), other=0.0)
+        written = product(inverse, new, TERM, SUM)
+        tl.store(writes + own * VALUE_DIM + value, written, mask=in_place & (value < VALUE_DIM))
+    inverse *= tl.exp(grown)[None, :]
+    for begin in range(0, KEY_DIM, BLOCK_K):
+        key = begin + tl.arange(0, BLOCK_K)[None, :]
+        k = tl.load(keys + key, mask=in_row[:, None] & (key < KEY_DIM), other=0.0)
+        read = product(inverse, k, TERM, SUM)
+        tl.store(reads + own * KEY_DIM + key, read, mask=in_place & (key < KEY_DIM))
+
+
+@triton.jit
+def _from_chunk_to_chunk(
+    qk,
+    v,
+    g,
+    beta,
+    conv_rows,
+    gate_rows,
+    reads,
+    writes,
+    pool,
+    slots,
+    states,
+    starts,
+    counts,
+    track_slots,
+    snapshot_chunks,
+    snapshot_rows,
+    tokens,
+    qk_stride,
+    v_stride,
+    pool_stride,
+    SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    TERM: tl.constexpr,
+    SUM: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
+    """The state before each chunk of a request, and what the chunk's tokens write to it."""
     rank = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     value = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
-    key = tl.arange(0, BLOCK_K)
     row = tl.arange(0, BLOCK_C)
-    in_row, in_key, in_value = row < SIZE, key < KEY_DIM, value < VALUE_DIM
-    in_state = in_key[:, None] & in_value[None, :]
-    in_keys = in_row[:, None] & in_key[None, :]
-    in_values = in_row[:, None] & in_value[None, :]
-    in_square = in_row[:, None] & in_row[None, :]
-    place = (head * KEY_DIM + key[:, None]) * VALUE_DIM + value[None, :]
-    state_size = HEADS * KEY_DIM * VALUE_DIM
-    state = tl.load(states + rank * state_size + place, mask=in_state, other=0.0)
-
-    for number in range(0, tl.load(counts + rank)):
-        chunk = tl.load(starts + number) + rank
-        token = chunk * SIZE + row
-        log_decay, beta = _load_gates(gates, token * 2 * HEADS + head, in_row, HEADS)
-        place_q = _place_of_queries(token, head, key, HEADS, KEY_HEADS, KEY_DIM)
-        k = tl.load(qk + place_q + KEY_HEADS * KEY_DIM, mask=in_keys, other=0.0)
-        place_v = token[:, None] * v_stride + head * VALUE_DIM + value[None, :]
-        new = tl.load(v + place_v, mask=in_values, other=0.0)
-        square = _place_of_square(chunk * HEADS + head, row, SIZE)
-        inverse = tl.load(inverses + square, mask=in_square, other=0.0)
-
+    in_writes = (row < SIZE)[:, None] & (value < VALUE_DIM)[None, :]
+    size = KEY_DIM * VALUE_DIM
+    slot = pool + tl.load(slots + rank) * pool_stride + head * size
+    # In blocks of keys, because the products would not find registers for all of them at once.
+    state = _load_state(slot, value, KEY_DIM, VALUE_DIM, BLOCK_K)
+    wanted = tl.load(snapshot_chunks + rank)
+    for index in range(0, tl.load(counts + rank)):
+        chunk = tl.load(starts + index) + rank
+        token, source, in_row = rows_of_chunk(conv_rows, gate_rows, chunk, row, tokens, SIZE)
+        log_decay = tl.load(g + token * HEADS + head, mask=in_row, other=0.0)
         total = tl.sum(log_decay, axis=0)
-        grown = tl.cumsum(log_decay, axis=0)
-        known = tl.dot(k, state, input_precision="tf32x3") * tl.exp(grown)[:, None]
-        written = tl.dot(inverse, beta[:, None] * (new - known), input_precision="tf32x3")
-        q = tl.load(qk + place_q, mask=in_keys, other=0.0)
-        mixed = tl.dot(q, state, input_precision="tf32x3") * tl.exp(grown)[:, None]
-        attention = tl.load(attentions + square, mask=in_square, other=0.0)
-        mixed += tl.dot(attention, written, input_precision="tf32x3")
-        place_o = (token * HEADS + head)[:, None] * VALUE_DIM + value[None, :]
-        tl.store(output + place_o, mixed, mask=in_values)
-
-        faded = written * tl.exp(total - grown)[:, None]
-        state = state * tl.exp(total)
-        state += tl.dot(tl.trans(k), faded, input_precision="tf32x3")
-        if tl.load(snapshot_chunks + rank) == number:
-            copy = tl.load(snapshot_rows + rank) * state_size + place
-            tl.store(snapshots + copy, state, mask=in_state)
-    tl.store(states + rank * state_size + place, state, mask=in_state)
+        own = chunk * HEADS + head
+        write_place = writes + own * SIZE * VALUE_DIM + row[:, None] * VALUE_DIM + value[None, :]
+        written = tl.load(write_place, mask=in_writes, other=0.0)
+        _store_state(states + own * size, state, value, KEY_DIM, VALUE_DIM, BLOCK_K)
+        for block in tl.static_range(0, len(state)):
+            key = (block * BLOCK_K + tl.arange(0, BLOCK_K))[None, :]
+            in_reads = (row < SIZE)[:, None] & (key < KEY_DIM)
+            read_place = reads + own * SIZE * KEY_DIM + row[:, None] * KEY_DIM + key
+            read = tl.load(read_place, mask=in_reads, other=0.0)
+            written -= product(read, state[block], TERM, SUM)
+        tl.store(write_place, written, mask=in_writes)
+        keys = qk + source[:, None] * qk_stride
+        keys += (KEY_HEADS + head // (HEADS // KEY_HEADS)) * KEY_DIM
+        faded = written * tl.exp(total - tl.cumsum(log_decay, axis=0))[:, None]
+        after = ()
+        for block in tl.static_range(0, len(state)):
+            key = (block * BLOCK_K + tl.arange(0, BLOCK_K))[None, :]
+            k = tl.load(keys + key, mask=in_row[:, None] & (key < KEY_DIM), other=0.0)
+            added = product(tl.trans(k), faded, TERM, SUM)
+            after += (state[block] * tl.exp(total) + added,)  # type: ignore[assignment]
+        state = after
+        if wanted == index:
+            copy = tl.load(track_slots + tl.load(snapshot_rows + rank))
+            copied = pool + copy * pool_stride + head * size
+            _store_state(copied, state, value, KEY_DIM, VALUE_DIM, BLOCK_K)
+    _store_state(slot, state, value, KEY_DIM, VALUE_DIM, BLOCK_K)
 
 
 @triton.jit
-def _load_gates(gates, gate, in_row, HEADS: tl.constexpr):
-    """Log decay and write strength of a chunk's rows."""
-    log_decay = tl.load(gates + gate, mask=in_row, other=0.0)
-    return log_decay, tl.load(gates + gate + HEADS, mask=in_row, other=0.0)
-
-
-@triton.jit
-def _place_of_queries(
-    token, head, key, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEY_DIM: tl.constexpr
+def _place_in_state(
+    begin, value, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    """Offsets of the queries of ``head``; its keys are ``KEY_HEADS * KEY_DIM`` further."""
-    key_head = head // (HEADS // KEY_HEADS)
-    return (token * 2 * KEY_HEADS + key_head)[:, None] * KEY_DIM + key[None, :]
+    """Where a head's state has a block of keys and values, and which of them it has."""
+    key = begin + tl.arange(0, BLOCK_K)
+    inside = (key < KEY_DIM)[:, None] & (value < VALUE_DIM)[None, :]
+    return key[:, None] * VALUE_DIM + value[None, :], inside
 
 
 @triton.jit
-def _place_of_square(number, row, SIZE: tl.constexpr):
-    return number * SIZE * SIZE + row[:, None] * SIZE + row[None, :]
+def _load_state(
+    source, value, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    state = ()
+    for begin in tl.static_range(0, KEY_DIM, BLOCK_K):
+        place, inside = _place_in_state(begin, value, KEY_DIM, VALUE_DIM, BLOCK_K)
+        block = tl.load(source + place, mask=inside, other=0.0)
+        state += (block,)  # type: ignore[assignment]
+    return state
+
+
+@triton.jit
+def _store_state(
+    target, state, value, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    for block in tl.static_range(0, len(state)):
+        place, inside = _place_in_state(block * BLOCK_K, value, KEY_DIM, VALUE_DIM, BLOCK_K)
+        tl.store(target + place, state[block], mask=inside)
+
+
+@triton.jit
+def _outputs(
+    qk,
+    v,
+    g,
+    beta,
+    conv_rows,
+    gate_rows,
+    writes,
+    states,
+    output,
+    tokens,
+    qk_stride,
+    v_stride,
+    SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    TERM: tl.constexpr,
+    SUM: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """What the tokens of a chunk read from the state before it, and from each other's writes."""
+    chunk = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    value = (tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V))[None, :]
+    row = tl.arange(0, BLOCK_C)
+    token, source, in_row = rows_of_chunk(conv_rows, gate_rows, chunk, row, tokens, SIZE)
+    grown = tl.cumsum(tl.load(g + token * HEADS + head, mask=in_row, other=0.0), axis=0)
+    queries = qk + source[:, None] * qk_stride + head // (HEADS // KEY_HEADS) * KEY_DIM
+    own = chunk * HEADS + head
+    scores = tl.zeros([BLOCK_C, BLOCK_C], dtype=SUM)
+    mixed = tl.zeros([BLOCK_C, BLOCK_V], dtype=SUM)
+    for begin in range(0, KEY_DIM, BLOCK_K):
+        key = begin + tl.arange(0, BLOCK_K)
+        in_keys = in_row[:, None] & (key < KEY_DIM)[None, :]
+        q = tl.load(queries + key[None, :], mask=in_keys, other=0.0)
+        k = tl.load(queries + KEY_HEADS * KEY_DIM + key[None, :], mask=in_keys, other=0.0)
+        place = (own * KEY_DIM + key[:, None]) * VALUE_DIM + value
+        in_state = (key < KEY_DIM)[:, None] & (value < VALUE_DIM)
+        state = tl.load(states + place, mask=in_state, other=0.0)
+        scores += product(q, tl.trans(k), TERM, SUM)
+        mixed += product(q, state, TERM, SUM)
+    scores *= _decay_within(grown, row)
+    place = (own * SIZE + row)[:, None] * VALUE_DIM + value
+    in_values = in_row[:, None] & (value < VALUE_DIM)
+    written = tl.load(writes + place, mask=in_values, other=0.0)
+    mixed = mixed * tl.exp(grown)[:, None] + product(scores, written, TERM, SUM)
+    place = (token * HEADS + head)[:, None] * VALUE_DIM + value
+    tl.store(output + place, mixed, mask=in_values)
 
 
 @triton.jit
@@ -318,15 +425,23 @@ def _decay_within(grown, row):
 
 @triton.jit
 def _invert_unit_lower(matrix, BLOCK_C: tl.constexpr, LEVELS: tl.constexpr):
-    """The inverse of ``I + strictly_lower(matrix)``, by diagonal blocks of 1, 2, 4, ... rows.
+    """The inverse of ``I + strictly_lower(matrix)``.
 
-    For two diagonal blocks ``X`` and ``Z`` of the inverse, with the block ``Y`` of the matrix below
-    ``X`` and left of ``Z``, the corner of the block twice as large is ``-Z Y X``.
+    Forward substitution inverts the diagonal blocks of 16 rows, all at once.  Then, for two
+    diagonal blocks ``X`` and ``Z`` of the inverse, with the block ``Y`` of the matrix below ``X``
+    and left of ``Z``, the corner of the block twice as large is ``-Z Y X``.
     """
     row = tl.arange(0, BLOCK_C)
+    in_block = row[:, None] // 16 == row[None, :] // 16
     inverse = tl.where(row[:, None] == row[None, :], 1.0, 0.0).to(matrix.dtype)
+    for index in range(1, 16):
+        is_row = (row % 16 == index)[:, None] & in_block
+        # A column has one number of these rows.
+        weight = tl.sum(tl.where(is_row & (row[:, None] > row[None, :]), matrix, 0.0), axis=0)
+        known = tl.sum(weight[:, None] * inverse, axis=0)
+        inverse -= tl.where(is_row, known[None, :], 0.0)
     for level in range(LEVELS):
-        rows = 1 << level
+        rows = 16 << level
         pair = row // (2 * rows)
         is_second = row // rows % 2 == 1
         corner = (pair[:, None] == pair[None, :]) & is_second[:, None] & ~is_second[None, :]

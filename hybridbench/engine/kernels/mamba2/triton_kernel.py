@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.triton_chunks import rows_of_chunk
 from hybridbench.engine.kernels.triton_products import LEAST_BLOCK, product, sum_of, term_of
 
 _CHANNELS_PER_BLOCK = 32
@@ -179,7 +180,7 @@ def _added(
     column = tl.program_id(2) % over_columns * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.arange(0, BLOCK_C)
     in_column, in_channel = column < WIDTH, channel < HEAD_DIM
-    token, source, in_row = _rows(conv_rows, gate_rows, chunk, row, tokens, SIZE)
+    token, source, in_row = rows_of_chunk(conv_rows, gate_rows, chunk, row, tokens, SIZE)
     step, grown, total = _decay(dt, a, token, head, in_row, HEADS)
     place = source[:, None] * x_stride + head * HEAD_DIM + channel[None, :]
     values = tl.load(x + place, mask=in_row[:, None] & in_channel[None, :], other=0.0)
@@ -262,7 +263,7 @@ def _outputs(
     channel = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = tl.arange(0, BLOCK_C)
     in_channel = channel < HEAD_DIM
-    token, source, in_row = _rows(conv_rows, gate_rows, chunk, row, tokens, SIZE)
+    token, source, in_row = rows_of_chunk(conv_rows, gate_rows, chunk, row, tokens, SIZE)
     step, grown, _ = _decay(dt, a, token, head, in_row, HEADS)
     group = source[:, None] * bc_stride + head // (HEADS // GROUPS) * WIDTH
     own = ((chunk * HEADS + head) * HEAD_DIM + channel[:, None]) * WIDTH
@@ -288,15 +289,6 @@ def _outputs(
     mixed += values.to(SUM) * tl.load(d + head)
     place = (token * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
     tl.store(output + place, mixed, mask=in_values)
-
-
-@triton.jit
-def _rows(conv_rows, gate_rows, chunk, row, tokens, SIZE: tl.constexpr):
-    """The tokens of a chunk, their rows of x and bc, and which places hold a token at all."""
-    place = chunk * SIZE + row
-    token = tl.load(gate_rows + place, mask=row < SIZE, other=tokens)
-    in_row = token < tokens
-    return token, tl.load(conv_rows + place, mask=in_row, other=0), in_row
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
@@ -20,6 +20,8 @@ from typing import TypeAlias
 import pytest
 import torch
 from torch import Tensor
+
+from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
 
 Device: TypeAlias = torch.device
 Placed: TypeAlias = Callable[[Device], object]
@@ -130,6 +132,12 @@ def but_for_the_dump(form: Callable[..., Tensor], pool: int, slots: int) -> Call
         return output[arguments[slots] != 0]
 
     return run
+
+
+def plan_on(plan: ChunkPlan, device: torch.device) -> ChunkPlan:
+    """The same with its index tensors on ``device``."""
+    rows = {name: getattr(plan, name).to(device) for name in ("order", "conv_rows", "gate_rows")}
+    return replace(plan, **rows, output_rows=plan.output_rows.to(device))
 
 
 def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -86,26 +86,27 @@ class Case:
         offsets: list[int] | None = None,
         snapshots: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The same by chunks; ``padding`` is added to q, k and v of the padded places."""
+        """The same by chunks; q, k and v of the padded places are those of one row of noise."""
         lens = np.array(self.lens, dtype=np.int64)
         starts = np.cumsum(lens) - lens
         plan = ChunkPlan.build(self.lens, starts, torch.device("cpu"), chunk_size, offsets)
-        places = (-1, chunk_size)
-        padded = (plan.gate_rows == sum(self.lens)).view(*places)
-        qk = torch.stack((self.q, self.k), dim=1)[plan.conv_rows]
-        qk = qk.view(*places, *qk.shape[1:])
-        v = self.v[plan.conv_rows].view(*places, *self.v.shape[1:])
-        qk[padded] += padding
-        v[padded] += padding
-        gates = functional.pad(torch.stack((self.g, self.beta), dim=1), (0, 0, 0, 0, 0, 1))
-        gates = gates[plan.gate_rows].view(*places, *gates.shape[1:])
-        output, state = chunk_gated_delta_rule(
-            qk, v, gates, self.state[plan.order], plan, snapshots
+        if padding:
+            padded = plan.gate_rows == sum(self.lens)
+            plan = replace(plan, conv_rows=plan.conv_rows.masked_fill(padded, sum(self.lens)))
+        qk, v = (
+            torch.cat((rows, padding * torch.ones_like(rows[:1])))
+            for rows in (torch.stack((self.q, self.k), dim=1), self.v)
         )
-        rows = output.reshape(-1, *output.shape[2:])[plan.output_rows]
-        states = torch.empty_like(state)
-        states[plan.order] = state
-        return rows, states
+        pool = self.state if snapshots is None else torch.cat((self.state, snapshots))
+        pool = pool.flip(0)
+        slots = torch.arange(len(pool)).flip(0)
+        tracked = None if snapshots is None else slots[len(lens) :]
+        output = chunk_gated_delta_rule(
+            *(qk, v, self.g, self.beta, pool, slots[plan.order], plan, tracked)
+        )
+        if snapshots is not None:
+            snapshots.copy_(pool[slots[len(lens) :]])
+        return output, pool[slots[: len(lens)]]
 
 
 def assert_case(case: Case, tolerance: float, chunk_size: int = 64, padding: float = 0.0) -> None:

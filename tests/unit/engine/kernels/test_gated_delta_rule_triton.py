@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from tests.unit.engine.kernels.agreement import (
     but_for_the_dump,
     device_of,
     mutant,
+    plan_on,
     pool_of_layers,
     random,
 )
@@ -158,11 +158,6 @@ def test_a_mutant_of_the_gates_is_found(old: str, new: str, tmp_path: Path) -> N
         assert_agrees(reference.gdn_gating, changed.gdn_gating, *gating_arguments(4, 3))
 
 
-def plan_of(lens: Sequence[int], chunk_size: int, offsets: Sequence[int] | None) -> ChunkPlan:
-    starts = np.cumsum(lens) - np.asarray(lens)
-    return ChunkPlan.build(lens, starts, CPU, chunk_size, offsets)
-
-
 def chunk_arguments(
     lens: Sequence[int],
     chunk_size: int = 16,
@@ -171,25 +166,27 @@ def chunk_arguments(
     dims: tuple[int, int] = (5, 3),
     track_offsets: Sequence[int] | None = None,
 ) -> list[Argument]:
-    """Requests with states to begin with; what pads a chunk has gates of 0."""
-    plan = plan_of(lens, chunk_size, track_offsets)
-    tokens = sum(lens)
-    places = (-1, chunk_size)
-    qk = random(tokens, 2 * heads[1], dims[0]) / dims[0] ** 0.5
-    mixed = random(tokens, heads[0] * dims[1] + 4)
-    gates = torch.stack((-random(tokens, heads[0]).exp(), random(tokens, heads[0]).sigmoid()), 1)
-    padded = torch.cat((gates, torch.zeros_like(gates[:1])))
-    snapshots = None
-    if track_offsets is not None:
-        snapshots = random(plan.snapshot_count, heads[0], *dims) * float("nan")
-    rows = mixed.index_select(0, plan.conv_rows)[:, 4:]
+    """Rows of a convolution, which are NaN between requests; states by slot, NaN but for theirs."""
+    count, gap, tokens = len(lens), 3, sum(lens)
+    starts = np.cumsum(np.asarray(lens) + gap) - np.asarray(lens)
+    plan = ChunkPlan.build(lens, starts, CPU, chunk_size, track_offsets)
+    slots = torch.arange(2 * count, count, -1)
+    rows = torch.from_numpy(np.unique(plan.conv_rows.numpy()))
+    qk = torch.full((tokens + gap * count, 2, heads[1], dims[0]), torch.nan).double()
+    mixed = torch.full((len(qk), heads[0] * dims[1] + 4), torch.nan).double()
+    qk[rows] = random(len(rows), *qk.shape[1:]) / dims[0] ** 0.5
+    mixed[rows] = random(len(rows), mixed.shape[1])
+    tracked = None if track_offsets is None else torch.arange(1, plan.snapshot_count + 1)
     return [
-        qk.index_select(0, plan.conv_rows).view(*places, 2, heads[1], dims[0]),
-        rows.view(*places, heads[0], dims[1]),
-        padded.index_select(0, plan.gate_rows).view(*places, 2, heads[0]),
-        random(len(lens), heads[0], *dims),
-        lambda device: replace(plan, order=plan.order.to(device)),
-        snapshots,
+        qk,
+        mixed[:, 4:].view(-1, heads[0], dims[1]),
+        # Slow decays, so that the first tokens of a chunk matter to its last.
+        -0.1 * random(tokens, heads[0]).exp(),
+        random(tokens, heads[0]).sigmoid(),
+        pool_of_layers(2 * count + 1, (heads[0], *dims), slots),
+        slots,
+        lambda device: plan_on(plan, device),
+        tracked,
     ]
 
 
@@ -198,7 +195,7 @@ def chunk_arguments(
     "arguments",
     [
         chunk_arguments([1]),
-        chunk_arguments([5, 40, 16], dims=(5, 33)),
+        chunk_arguments([5, 20], dims=(70, 65)),
         chunk_arguments([20, 3, 33], heads=(3, 3), track_offsets=[7, 0, 32]),
         chunk_arguments([30, 16], chunk_size=24, track_offsets=[30, 5]),
         chunk_arguments([150, 64], chunk_size=64, heads=(2, 2), track_offsets=[70, 0]),
@@ -222,22 +219,24 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str, dtype: torch.dtype) -> None:
     """Its rows are alike, so that powers of its matrix would reach 1e17 and cancel."""
     place = device_of(device)
-    plan = plan_of([64], 64, None)
-    qk = torch.full((1, 64, 2, 1, 4), 0.5, dtype=torch.float64)
-    v, state = random(1, 64, 1, 4), random(1, 1, 4, 4)
-    gates = torch.zeros(1, 64, 2, 1, dtype=torch.float64)
-    gates[:, :, 1] = 0.99
-    exact = chunked.chunk_gated_delta_rule(qk, v, gates, state.clone(), plan)
+    plan = ChunkPlan.build([64], np.zeros(1, dtype=np.int64), CPU, 64)
+    qk = torch.full((64, 2, 1, 4), 0.5, dtype=torch.float64)
+    v, pool = random(64, 1, 4).to(dtype), random(1, 1, 4, 4)
+    g, beta = torch.zeros(64, 1).double(), torch.full((64, 1), 0.99).double()
+    slots, coarse_pool = torch.zeros(1, dtype=torch.int64), pool.float().to(place)
+    coarse_qk, coarse_g, coarse_beta = (part.float().to(place) for part in (qk, g, beta))
 
-    coarse = [tensor.float().to(place) for tensor in (qk, v, gates, state)]
+    exact = chunked.chunk_gated_delta_rule(qk, v, g, beta, pool, slots, plan)
     found = triton_kernel.chunk_gated_delta_rule(
-        coarse[0], coarse[1], coarse[2], coarse[3], replace(plan, order=plan.order.to(place))
+        *(coarse_qk, v.to(place), coarse_g, coarse_beta, coarse_pool, slots.to(place)),
+        plan_on(plan, place),
     )
 
-    for got, wanted in zip(found, exact, strict=True):
+    for got, wanted in ((found, exact), (coarse_pool, pool)):
         assert float((got.cpu() - wanted).norm() / wanted.norm()) < 1e-5
 
 
@@ -246,11 +245,17 @@ def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str) -> None:
     [
         ("(pair[:, None] == pair[None, :]) & is_second", "is_second"),
         ("range(LEVELS)", "range(LEVELS - 1)"),
-        ("chunk = tl.load(starts + number) + rank", "chunk = tl.load(starts + number)"),
-        (" * decay * beta[:, None]", " * decay"),
-        ("state = state * tl.exp(total)", "state = state * 1.0"),
-        ("== number:", "== number + 1:"),
-        ("    tl.store(states + rank * state_size + place, state, mask=in_state)\n", ""),
+        ("chunk = tl.load(starts + index) + rank", "chunk = tl.load(starts + index)"),
+        ("_decay_within(grown, row) * strength[:, None]", "_decay_within(grown, row)"),
+        ("state[block] * tl.exp(total)", "state[block]"),
+        ("wanted == index:", "wanted == index + 1:"),
+        ("    _store_state(slot, state, value, KEY_DIM, VALUE_DIM, BLOCK_K)\n", ""),
+        ("for index in range(1, 16)", "for index in range(1, 15)"),
+        ("tl.load(slots + rank) * pool_stride", "rank * pool_stride"),
+        ("inverse *= tl.exp(grown)[None, :]", "inverse *= 1.0"),
+        ("        mixed += product(q, state", "        mixed = product(q, state"),
+        ("        among_keys += product", "        among_keys = product"),
+        ("tl.exp(total - tl.cumsum(log_decay, axis=0))", "tl.exp(tl.cumsum(log_decay, axis=0))"),
     ],
     ids=[
         "blocks-not-of-a-pair",
@@ -260,6 +265,12 @@ def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str) -> None:
         "missing-decay",
         "late-snapshot",
         "stale-state",
+        "a-row-too-few",
+        "wrong-slot",
+        "missing-decay-of-reads",
+        "last-keys-alone",
+        "last-keys-alone-in-a-chunk",
+        "wrong-decay-of-writes",
     ],
 )
 def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> None:
@@ -269,6 +280,6 @@ def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> 
         assert_agrees(
             chunked.chunk_gated_delta_rule,
             changed.chunk_gated_delta_rule,
-            *chunk_arguments([20, 3], track_offsets=[7, 0]),
+            *chunk_arguments([70, 3], chunk_size=64, dims=(35, 3), track_offsets=[7, 0]),
             atol=1e-11,
         )

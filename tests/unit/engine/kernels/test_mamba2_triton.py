@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.unit.engine.kernels.agreement import (
     but_for_the_dump,
     device_of,
     mutant,
+    plan_on,
     pool_of_layers,
     random,
 )
@@ -131,12 +131,6 @@ def chunk_arguments(
         lambda device: plan_on(plan, device),
         tracked,
     ]
-
-
-def plan_on(plan: ChunkPlan, device: torch.device) -> ChunkPlan:
-    """The same with its index tensors on ``device``."""
-    rows = {name: getattr(plan, name).to(device) for name in ("order", "conv_rows", "gate_rows")}
-    return replace(plan, **rows, output_rows=plan.output_rows.to(device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
