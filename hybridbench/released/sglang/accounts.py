@@ -48,6 +48,10 @@ class Structures(Protocol):
         """The KV slots of a request's row."""
         ...
 
+    def tracked_until(self, req: Any) -> int | None:
+        """The length at which its track buffer last saved a state; None before it did."""
+        ...
+
     def window_of(self, slots: Any) -> Any:
         """For each KV slot its slot of the window pool; 0 without one."""
         ...

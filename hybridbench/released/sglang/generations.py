@@ -40,6 +40,8 @@ class Generation:
         unified_tree: whether there is a unified tree, a switch to enable it, or nothing else.
         next_batch: makes the scheduler choose its next batch; None without one.
         held: reads the record of a request or of a session.
+        tracked_until: returns the length, in tokens, at which a request's track buffer last saved a
+            state; None before it did.
     """
 
     releases: tuple[str, ...]
@@ -49,6 +51,7 @@ class Generation:
     unified_tree: Literal["absent", "switch", "only"]
     next_batch: Callable[[Any], Any]
     held: Callable[[Any], Held]
+    tracked_until: Callable[[Any], int | None]
 
 
 def _tokens(ids: Sequence[int]) -> Any:
@@ -107,6 +110,15 @@ def _held(record: Any, kv_from: int, kv_until: int) -> Held:
     return Held(None if row is None else int(row), kv_from, kv_until, states)
 
 
+def _tracked_in_request(req: Any) -> int | None:
+    length: int | None = req.mamba_last_track_seqlen
+    return length
+
+
+def _tracked_in_kv(req: Any) -> int | None:
+    return None if req.kv is None else _tracked_in_request(req.kv)
+
+
 _FIRST: Final = Generation(
     releases=("0.5.9",),
     token_ids=list,
@@ -115,6 +127,7 @@ _FIRST: Final = Generation(
     unified_tree="absent",
     next_batch=_next_batch,
     held=_in_record,
+    tracked_until=_tracked_in_request,
 )
 _WITH_SESSIONS: Final = replace(
     _FIRST,
@@ -140,7 +153,11 @@ _WITH_PLAN: Final = replace(
     held=_in_part,
 )
 _ONLY_UNIFIED_TREE: Final = replace(
-    _WITH_PLAN, releases=("0.5.19",), unified_tree="only", held=_in_kv
+    _WITH_PLAN,
+    releases=("0.5.19",),
+    unified_tree="only",
+    held=_in_kv,
+    tracked_until=_tracked_in_kv,
 )
 _WITH_TIMEOUT_ABORTS: Final = replace(
     _ONLY_UNIFIED_TREE,

@@ -29,6 +29,7 @@ from hybridbench.released.adapter import CacheWatch, Step
 from hybridbench.released.sglang.accounts import TreeAccounts, slots_of
 from hybridbench.released.sglang.generations import Held, generation_of
 from hybridbench.released.sglang.parts import Unpinned, build_scheduler
+from hybridbench.released.sglang.tracks import TrackWatch
 from hybridbench.released.sglang.trees import Reader, TreeWatch, reader_of, walk
 from hybridbench.released.sglang.windows import WindowWatch
 
@@ -95,6 +96,7 @@ class SGLangScheduler:
         )
         # Batches with track buffers pin memory without asking whether there is a device.
         self._memory = Unpinned() if config.tracks_states else nullcontext()
+        self._tracks_states = config.tracks_states
         self._overlaps = config.enable_overlap_schedule
         # Where its event loop would set them.
         self._scheduler.result_queue = deque()
@@ -311,6 +313,10 @@ class SGLangScheduler:
         """What a request's or a session's record must free."""
         return self._generation.held(record)
 
+    def tracked_until(self, req: Any) -> int | None:
+        """The length at which its track buffer last saved a state; None before it did."""
+        return self._generation.tracked_until(req)
+
     def row(self, index: int) -> Any:
         """The KV slots of a request's row."""
         return self._scheduler.req_to_token_pool.req_to_token[index]
@@ -329,9 +335,11 @@ class SGLangScheduler:
         self._cache().evict(params(num_tokens=_ALL_TOKENS, swa_num_tokens=_ALL_TOKENS))
 
     def watch(self, counters: EngineCounters) -> CacheWatch:
-        """Count in ``counters`` the tree's changes, and what requests free of their windows."""
+        """Count in ``counters`` the tree's changes, and what requests free or save themselves."""
         tree = TreeWatch(self.root, self.reader, counters, has_windows=self.has_windows)
-        return WindowWatch(tree, self, counters) if self.has_windows else tree
+        if self.has_windows:
+            return WindowWatch(tree, self, counters)
+        return TrackWatch(tree, self, counters) if self._tracks_states else tree
 
     def containers(self) -> dict[str, int]:
         """Length of every container of the scheduler, its cache and its sessions, by name."""

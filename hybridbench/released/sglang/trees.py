@@ -107,6 +107,8 @@ class TreeWatch:
         self._counters = counters
         self._has_windows = has_windows
         self._seen: dict[int, _Seen] = {}
+        self.gained = 0
+        """Nodes that gained a state, or windows, before the last walk."""
 
     def sizes(self) -> dict[str, int]:
         """Number of nodes at the last walk."""
@@ -122,6 +124,8 @@ class TreeWatch:
         counters.node_splits += len(
             {now[i].parent for i in now.keys() & before.keys() if now[i].parent in new}
         )
+        had = {i for i, seen in before.items() if seen.has_state}
+        self.gained = sum(1 for i, seen in now.items() if seen.has_state and i not in had)
         lost = sum(1 for i in now.keys() & before.keys() if before[i].has_state > now[i].has_state)
         if self._has_windows:
             counters.swa_tombstones += lost

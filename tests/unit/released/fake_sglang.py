@@ -76,6 +76,7 @@ class Memory:
     cache_protected_len: int = 0
     mamba_pool_idx: Any = None
     mamba_ping_pong_track_buffer: Any = None
+    mamba_last_track_seqlen: int | None = None
 
 
 def _layout(number: list[int]) -> dict[str, property]:
@@ -454,6 +455,9 @@ class Scheduler:
             req.output_ids.append(token)
             if self.tp_worker.is_hybrid_swa and len(req.output_ids) > _KEPT:
                 self._leave_behind(req, len(req.output_ids) - _KEPT - 1)
+            if len(req.output_ids) > 1:
+                # With track buffers, every second step saves a state.
+                req.memory.mamba_last_track_seqlen = len(req.output_ids) // 2
             if req.to_finish is not None:
                 req.finished_reason = req.to_finish
             elif len(req.output_ids) >= req.sampling_params.max_new_tokens:

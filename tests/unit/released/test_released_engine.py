@@ -373,6 +373,22 @@ def test_the_end_of_a_request_that_a_pause_processes_is_reported(
         assert (paused, drain(engine)) == ((ended, []) if mode == "retract" else ([], ended))
 
 
+@each_generation
+def test_states_that_track_buffers_save_and_give_to_the_tree_are_counted(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release, mamba_scheduler_strategy="extra_buffer") as engine:
+        submit(engine, "one", [1, 2, 3], output=8)
+        submit(engine, "aborted", [7, 8, 9], output=8)
+        for _ in range(5):
+            engine.step()
+        engine.abort("aborted")
+        drain(engine)
+
+        # Of seven running steps the first saves none, and each state is saved once.
+        assert (engine.counters.states_tracked, engine.counters.track_donations) == (3 + 2, 1)
+
+
 def test_memory_is_not_pinned_where_there_is_no_device() -> None:
     with Unpinned():
         assert not torch.tensor([1], pin_memory=True).is_pinned()
