@@ -291,7 +291,7 @@ def _checkpoint(kind: str) -> Any:
 def _refuse(config: EngineConfig, kind: str) -> None:
     """
     Raises:
-        ConfigError: names the first unsupported setting.
+        ConfigError: names the first unsupported setting, or a pool that is too small.
     """
     lazy = config.mamba_scheduler_strategy == "extra_buffer_lazy"
     # The release's trees cut states at pages only where these come from track buffers.
@@ -307,6 +307,16 @@ def _refuse(config: EngineConfig, kind: str) -> None:
         "device": config.device != "cpu",
     }
     refuse(wanted)
+    # Without a free slot for a track buffer the release's scheduler ends; its servers derive the
+    # number of running requests from that of the slots.
+    each = 1 + config.tracks_states * (1 + config.enable_overlap_schedule)
+    needed = each * config.max_running_requests
+    if kind == "states" and config.tracks_states and config.mamba_slots < needed:
+        raise ConfigError(
+            f"pools.mamba_slots: {config.mamba_slots}, but with track buffers a running request "
+            f"takes {each}: at least {needed} for engine.max_running_requests of "
+            f"{config.max_running_requests}."
+        )
 
 
 def _rows(config: EngineConfig, kind: str) -> Any:
