@@ -77,6 +77,7 @@ ANALYSES = (
     "not_seen",
     "probe_growth_findings",
     "readable",
+    "restart_findings",
     "smallest_leak_called",
     "run_levels",
     "run_notes",
