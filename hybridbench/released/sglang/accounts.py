@@ -110,10 +110,10 @@ class TreeAccounts:
                     yield Claim("the tree", slots.tolist())
         admitted, between, waiting = self._holders()
         for req in (*admitted, *waiting):
-            yield Claim(f"request {req.rid}", self._slots(req).get(pool, ()))
+            yield Claim(f"request {req.rid}", self._listed(req, pool))
         for record in between:
             row = self._of.held(record).row
-            yield Claim(f"the session with row {row}", self._slots(record).get(pool, ()))
+            yield Claim(f"the session with row {row}", self._listed(record, pool))
 
     def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Records of admitted requests, of sessions between two turns, and of waiting requests.
@@ -135,31 +135,24 @@ class TreeAccounts:
     def _sums(self, records: Iterable[Any]) -> dict[str, int]:
         sums: dict[str, int] = {}
         for record in records:
-            for pool, count in self._counts(record).items():
-                if count:
-                    sums[pool] = sums.get(pool, 0) + count
+            for pool, slots in self._slots(record).items():
+                if len(slots):
+                    sums[pool] = sums.get(pool, 0) + len(slots)
         return sums
 
-    def _counts(self, record: Any) -> dict[str, int]:
-        """Number of slots, by pool, that a request's or session's record must free."""
-        held = self._of.held(record)
-        counts = {"mamba": len(held.states)}
-        if held.row is not None:
-            kv = self._kv(held)
-            counts |= {"req": 1, "kv": self._in_pages(kv).numel()}
-            if self._of.has_windows:
-                counts["swa"] = self._in_pages(self._windows(kv)).numel()
-        return counts
+    def _listed(self, record: Any, pool: str) -> list[int]:
+        slots: list[int] = torch.as_tensor(self._slots(record).get(pool, ())).tolist()
+        return slots
 
-    def _slots(self, record: Any) -> dict[str, list[int]]:
-        """Slots, by pool, that a request's or session's record must free."""
+    def _slots(self, record: Any) -> dict[str, Any]:
+        """Slots, by pool, that a request's or session's record must free: lists or tensors."""
         held = self._of.held(record)
-        slots = {"mamba": held.states}
+        slots: dict[str, Any] = {"mamba": held.states}
         if held.row is not None:
             kv = self._kv(held)
-            slots |= {"req": [held.row], "kv": self._in_pages(kv).tolist()}
+            slots |= {"req": [held.row], "kv": self._in_pages(kv)}
             if self._of.has_windows:
-                slots["swa"] = self._in_pages(self._windows(kv)).tolist()
+                slots["swa"] = self._in_pages(self._windows(kv))
         return slots
 
     def _windows(self, kv: Any) -> Any:

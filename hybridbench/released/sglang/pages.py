@@ -15,12 +15,6 @@ import torch
 from hybridbench.engine.kernels.page_allocation import reference
 
 
-def paged_allocator(module: Any, size: int, page_size: int) -> Any:
-    """The allocator of ``size`` tokens in ``module``, the release's module of allocators."""
-    prepare_paged(module.PagedTokenToKVPoolAllocator)
-    return module.PagedTokenToKVPoolAllocator(size, page_size, torch.float32, "cpu", None, False)
-
-
 def prepare_paged(allocator: type) -> None:
     """Replace the kernels that the methods of ``allocator`` launch."""
     module: Any = sys.modules[allocator.__module__]

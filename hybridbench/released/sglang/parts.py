@@ -16,7 +16,7 @@ from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.adapter import VOCAB_SIZE, kept_beside_kv, refuse, sliding_window
 from hybridbench.released.sglang.generations import Generation
-from hybridbench.released.sglang.pages import paged_allocator, prepare_paged
+from hybridbench.released.sglang.pages import prepare_paged
 
 _GROUPS: Final = (
     "get_tp_group", "get_attention_tp_group", "get_attention_cp_group", "get_pp_group",
@@ -351,9 +351,13 @@ def _rows(config: EngineConfig, kind: str) -> Any:
 
 def _kv(config: EngineConfig, kind: str) -> Any:
     allocators: Any = importlib.import_module(f"{_MEMORY}.allocator")
+    if config.page_size > 1:
+        prepare_paged(allocators.PagedTokenToKVPoolAllocator)
     if kind != "windows":
         if config.page_size > 1:
-            return paged_allocator(allocators, config.kv_tokens, config.page_size)
+            return allocators.PagedTokenToKVPoolAllocator(
+                config.kv_tokens, config.page_size, torch.float32, "cpu", None, False
+            )
         return allocators.TokenToKVPoolAllocator(
             config.kv_tokens, torch.float32, "cpu", None, False
         )
@@ -363,8 +367,6 @@ def _kv(config: EngineConfig, kind: str) -> Any:
         module = importlib.import_module(f"{_MEMORY}.allocator.swa")
     else:
         module = pools
-    if config.page_size > 1:
-        prepare_paged(allocators.PagedTokenToKVPoolAllocator)
     common = {"page_size": config.page_size, "dtype": torch.float32, "device": "cpu"}
     sizes = {"size": config.kv_tokens, "size_swa": config.swa_tokens}
     # The contents of the pools are never used.
