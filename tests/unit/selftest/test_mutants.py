@@ -93,6 +93,23 @@ def test_a_worker_that_dies_before_the_judged_part_is_dead_and_in_it_crashed(
     assert kept == {slug for slug, outcome in test.outcomes.items() if outcome == mutants.MISSED}
 
 
+def test_a_profile_without_compared_answers_is_chosen_only_if_no_other_reaches_it(
+    tmp_path: Path,
+) -> None:
+    both, alone = candidates()[:2]
+    counts = {"feature-payload": {both.slug: 9, alone.slug: 9}, "smoke": {both.slug: 1}}
+
+    class Reached(Fakes):
+        def _soak_healthy(self, workload: mutants.Workload) -> Reach:
+            return Reach(workload, "CLEAN", counts.get(workload[0], {"other": 1}))
+
+    test = Reached(store_with(tmp_path, [both, alone]))
+    test.run(Chosen())
+
+    chosen = {s.mutant: s.workload for s in test.measured("").soaked}
+    assert chosen == {both.slug: "smoke", alone.slug: "feature-payload"}
+
+
 def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     one = candidates()[0]
     store_with(tmp_path, [one])
