@@ -19,6 +19,8 @@ from hypothesis.stateful import initialize
 
 from hybridbench.engine.cache.base import EvictParams
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.cache.host_tier import HostTier
+from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.hicache_controller import HiCacheAck, HiCacheController
 from hybridbench.engine.memory.transfers import Copy
@@ -241,6 +243,28 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
     }[family]
     for event in wanted:
         assert seen[event] > 0, (event, seen)
+
+
+def test_a_hit_may_leave_the_host_while_room_for_its_request_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Room on the device is made by writing to the host, and that by evicting what was hit."""
+    refused: list[bool] = []
+    load_back = HostTier.load_back
+
+    def watched(tree: HostTier, last_host_node: TreeNode) -> bool:
+        left = not tree._is_in_tree(last_host_node)
+        started = load_back(tree, last_host_node)
+        refused.extend([not started] * left)
+        return started
+
+    monkeypatch.setattr(HostTier, "load_back", watched)
+    program = make_program("unified, states, write back", 11)
+    program.run(150)
+    program.compare_with_oracle()
+
+    assert refused
+    assert all(refused)
 
 
 @pytest.mark.parametrize("actions", [150, pytest.param(300, marks=pytest.mark.slow)])

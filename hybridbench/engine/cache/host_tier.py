@@ -189,8 +189,12 @@ class HostTier(PrefixTree):
     def load_back(self, last_host_node: TreeNode) -> bool:
         """Start copying to the device what it lacks down to ``last_host_node``.
 
-        None of it may be loading already.  False if even evictions make no room there.
+        None of it may be loading already.  False if even evictions make no room there, or if the
+        host has lost it since the match: with ``write_back``, room for the request is made on the
+        device by writing to the host, which may evict there.
         """
+        if not self._is_in_tree(last_host_node):
+            return False
         evicted = self._evicted_path(last_host_node)
         ancestor = evicted[0].parent if evicted else last_host_node
         assert ancestor is not None

@@ -346,6 +346,17 @@ def test_a_selective_write_waits_for_the_second_use() -> None:
     assert world.transfers.started == 1
 
 
+def test_what_the_host_evicted_since_the_match_is_not_loaded() -> None:
+    world = evicted_world()
+    matched = world.match(TEXT).last_host_node
+    assert world.tree.evict_host(len(TEXT)) >= len(TEXT)
+
+    assert not world.tree.load_back(matched)
+
+    assert world.tree.host_protected_size() == world.tree.host_mamba_protected_size() == 0
+    assert not world.tree.has_transfers
+
+
 @pytest.mark.parametrize(("tokens", "slots"), [(SIZE - 2, 0), (0, STATES)])
 def test_a_load_without_room_takes_nothing(tokens: int, slots: int) -> None:
     world = evicted_world()
