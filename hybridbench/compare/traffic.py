@@ -111,6 +111,10 @@ class BlockTraffic:
         if inner is not None:
             inner.on_rejected(own, reason)
 
+    @property
+    def refusal(self) -> str:
+        return "" if self._inner is None else self._inner.refusal
+
     def counts(self) -> dict[str, int]:
         return {} if self._inner is None else self._inner.counts()
 

@@ -101,6 +101,12 @@ class StoppedEarly(Event, frozen=True):
     text: str = ""
 
 
+class RequestRefused(Event, frozen=True):
+    """The first request that the engine refused although its profile makes it valid, and why."""
+
+    text: str = ""
+
+
 class WorkloadFailed(Event, frozen=True):
     """The workload can send no more requests."""
 

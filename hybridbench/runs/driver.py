@@ -56,6 +56,11 @@ class Driver:
             self._paused = False
             self._workload.resume(now_s)
 
+    @property
+    def refusal(self) -> str:
+        """Why the engine refused the first valid request; empty so far."""
+        return self._workload.refusal
+
     def on_step_events(self, events: StepEvents) -> None:
         """Feed one message from the worker back into the workload."""
         workload, now_s, counts = self._workload, events.t_s, self.counts

@@ -12,7 +12,7 @@ import msgspec
 
 from hybridbench.foundation.latency import LatencyCounts, add_latencies
 from hybridbench.records import events
-from hybridbench.records.events import ProbeLeftOut
+from hybridbench.records.events import ProbeLeftOut, RequestRefused
 from hybridbench.records.messages import (
     AllocationsTracked,
     Checkpoint,
@@ -139,6 +139,7 @@ class WireLoop(RunLoop):
         self._moments: deque[tuple[float, float]] = deque(maxlen=_MOMENTS_KEPT)
         self._latencies: dict[str, dict[int, int]] = {}
         self._violations = 0
+        self._refused = False
 
     @property
     def drive(self) -> Driver:
@@ -287,7 +288,7 @@ class WireLoop(RunLoop):
     def _handle(self, message: FromWorker) -> None:
         match message:
             case StepEvents():
-                self.driver.on_step_events(message)
+                self._on_step_events(message)
             case CountersReply():
                 self._on_counters(message)
             case HeapScanReply():
@@ -326,6 +327,12 @@ class WireLoop(RunLoop):
             )
             said = f"{heap_scan.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
             recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
+
+    def _on_step_events(self, message: StepEvents) -> None:
+        self.driver.on_step_events(message)
+        if self.driver.refusal and not self._refused:
+            self._refused = True
+            self.context.recorder.event(RequestRefused(self.driver.refusal))
 
     def _on_counters(self, reply: CountersReply) -> None:
         # Wall time includes waiting for a CPU, so this alone is only a suspicion.

@@ -108,6 +108,11 @@ class Workload(Protocol):
         """The engine refused the request."""
         ...
 
+    @property
+    def refusal(self) -> str:
+        """Why the engine refused the first request that is valid by its profile; empty so far."""
+        ...
+
     def counts(self) -> dict[str, int]:
         """Return what was done so far: submissions, aborts by stage, and skipped requests."""
         ...

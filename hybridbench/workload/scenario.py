@@ -89,6 +89,7 @@ class Scenario:
         self._patience_ends_s: dict[str, float] = {}
         self._counts = dict.fromkeys(_COUNTS, 0)
         self.due_s = 0.0
+        self.refusal = ""
 
     @property
     def in_flight(self) -> int:
@@ -172,7 +173,6 @@ class Scenario:
         self._forget(rid, live, list(output_ids) if kept else [], now_s)
 
     def on_rejected(self, rid: str, reason: str) -> None:
-        del reason
         live = self._known(rid)
         if live is None:
             return
@@ -182,7 +182,11 @@ class Scenario:
             live.duplicates -= 1
             return
         session = self._session_of(live)
-        if session is not None and not live.overlong:
+        if session is None:
+            if live.turn is not None:
+                self._counts["valid_refused"] += 1
+                self.refusal = self.refusal or reason
+        elif not live.overlong:
             # The session timed out, or its context is full, so it cannot continue.
             self._end_session(session)
         self._forget(rid, live, [], None)
@@ -395,6 +399,7 @@ _COUNTS: Final = (
     "submitted",
     "ended",
     "rejections",
+    "valid_refused",
     Ending.ABORT_QUEUED.value,
     Ending.ABORT_PREFILL.value,
     Ending.ABORT_DECODE.value,

@@ -142,6 +142,10 @@ class StepPaced:
     def on_rejected(self, rid: str, reason: str) -> None:
         self._answered(rid, None, reason)
 
+    @property
+    def refusal(self) -> str:
+        return self._inner.refusal
+
     def counts(self) -> dict[str, int]:
         return self._inner.counts()
 

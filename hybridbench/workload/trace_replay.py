@@ -228,6 +228,11 @@ class TraceReplay:
             self._counts["rejections"] += 1
             self._end(rid)
 
+    @property
+    def refusal(self) -> str:
+        # What was recorded may be too long for this engine.
+        return ""
+
     def counts(self) -> dict[str, int]:
         return {**self._counts, "laps": self._lap}
 

@@ -24,6 +24,7 @@ from hybridbench.records.events import (
     IdleLook,
     Interrupted,
     Phase,
+    RequestRefused,
     Segment,
     StoppedEarly,
     WorkloadFailed,
@@ -408,6 +409,10 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     # The run proves nothing, or less.
     "five samples": lambda: _samples("rss_anon_swap_bytes", slice(5)),
     "a path not taken": _uncovered,
+    "valid requests refused": lambda: with_manifest(
+        with_events(_short(), RequestRefused("temperature is 0.0", t_s=90.0)),
+        workload_counts={"submitted": 1150, "valid_refused": 546},
+    ),
     "samples missing": _hole,
     "a late sampler": lambda: _short(sampler_late_s=4.0),
     "swapped out": lambda: _short(swap_bytes=np.where(_T > 150, 60 * MB, 0.0)),

@@ -30,7 +30,14 @@ from hybridbench.analysis.record import (
 from hybridbench.foundation.latency import E2E, TTFT
 from hybridbench.foundation.metrics import MEMORY, METRICS, Check
 from hybridbench.foundation.units import format_bytes, format_count, format_duration, format_percent
-from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
+from hybridbench.records.events import (
+    ClockJump,
+    DiskFull,
+    Gap,
+    ProbeLeftOut,
+    RequestRefused,
+    WorkloadFailed,
+)
 from hybridbench.records.finding import Basis, NextCommand, Words
 from hybridbench.records.load import LATE
 from hybridbench.records.manifest import OBSERVED
@@ -109,6 +116,38 @@ class NotCovered(_Void, frozen=True, kw_only=True):
         return Words(
             f"the traffic did not cause the required events: {listed(each, _COUNTERS_NAMED)}",
             evidence=(", ".join(each),) if len(each) > _COUNTERS_NAMED else (),
+        )
+
+
+class ValidRefused(_Void, frozen=True, kw_only=True):
+    """The engine refused requests that are valid by their profile.
+
+    Attributes:
+        refused: how many, in all segments; 0 if the run was cut off before they were counted.
+        sent: requests sent, refused ones included; 0 as above.
+        reason: what the engine said of the first.
+    """
+
+    kind: ClassVar[str] = "valid-refused"
+    meaning: ClassVar[str] = "The engine refused requests that are valid by their profile."
+
+    refused: int
+    sent: int
+    reason: str
+
+    def words(self, found: Finding) -> Words:
+        which = f"{self.refused:,} of {self.sent:,}" if self.refused else "some"
+        were = "was" if self.refused == 1 else "were"
+        return Words(
+            f"{which} requests {were} refused although the profile makes them valid",
+            evidence=(f"the first: {self.reason}",),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Find the check that gave this reason. If it is right, change the settings, so that "
+            "the engine can serve what the profile sends."
         )
 
 
@@ -338,7 +377,7 @@ class Unreadable(Basis, frozen=True, kw_only=True):
 def validity_findings(facts: Facts) -> list[Finding]:
     """Return everything that makes the run inconclusive, one finding each."""
     record, window = facts.record, facts.window
-    found = [*_disk_full(record)]
+    found = [*_disk_full(record), *_valid_refused(record)]
     if window is not None:
         found.extend(_interference(record, window))
         if facts.last.last_event(WorkloadFailed) is None:  # that failure would explain it
@@ -363,6 +402,15 @@ def coverage_findings(facts: Facts) -> list[Finding]:
     """
     missing = () if facts.ended_early else facts.coverage.missing
     return [_invalid(NotCovered(missing=missing), "coverage")] if missing else []
+
+
+def _valid_refused(record: RunRecord) -> Iterable[Finding]:
+    """Yield at most one finding."""
+    for first in record.all_events(RequestRefused)[:1]:
+        counts = record.manifest.workload_counts
+        refused, sent = counts.get("valid_refused", 0), counts.get("submitted", 0)
+        basis = ValidRefused(refused=refused, sent=sent, reason=first.text)
+        yield Finding(basis, VerdictKind.INVALID, "traffic", since_s=first.t_s)
 
 
 def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:

@@ -21,6 +21,7 @@ class Scripted:
     def __init__(self, actions: Sequence[Action]) -> None:
         self.actions = list(actions)
         self.in_flight = 0
+        self.refusal = ""
         self.finished: list[str] = []
         self.paused = False
 

@@ -195,6 +195,7 @@ class FakeWorkload:
         self.live: set[str] = set()
         self.paused = False
         self.failure = ""
+        self.refusal = ""
         self._next = 0
 
     @property

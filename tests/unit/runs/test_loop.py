@@ -6,7 +6,14 @@ import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
-from hybridbench.records.events import ClockJump, EngineLog, EngineViolation, Gap, ProbeLeftOut
+from hybridbench.records.events import (
+    ClockJump,
+    EngineLog,
+    EngineViolation,
+    Gap,
+    ProbeLeftOut,
+    RequestRefused,
+)
 from hybridbench.runs.loop import WorkerLostError
 from tests.unit.runs.fakes import scan_reply
 from tests.unit.runs.soaks import FakeSoak, make_soak
@@ -33,6 +40,16 @@ def test_log_lines_and_violations_become_events() -> None:
     assert [line.text for line in soak.sink.all_events(EngineLog)] == ["watchdog fired"]
     assert soak.sink.all_events(EngineViolation)[0].step == 5
     assert soak.loop.status.so_far == "possible leak: 2 unaccounted"
+
+
+def test_the_first_valid_request_that_is_refused_becomes_an_event() -> None:
+    soak = make_soak()
+    turn(soak, turns=3)
+    soak.workload.refusal = "temperature is 0.0; it must be more than 0"
+    turn(soak, *[m.StepEvents(502.0, 1, [], [], [], [m.Rejected("r1", "")], [])] * 2, turns=3)
+
+    refused = soak.sink.all_events(RequestRefused)
+    assert [one.text for one in refused] == ["temperature is 0.0; it must be more than 0"]
 
 
 def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:

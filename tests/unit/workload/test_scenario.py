@@ -61,6 +61,8 @@ def test_every_way_a_request_can_end_happens_where_it_was_meant_to() -> None:
     assert server.duplicates_refused == counts["duplicate_ids"] > 50
     assert counts["truncate"] > 30
     assert counts["rejections"] == server.overlong_refused + server.duplicates_refused
+    assert counts["valid_refused"] == 0
+    assert not scenario.refusal
     assert counts["unknown_reports"] == 0
     assert counts["submitted"] == counts["ended"] + scenario.in_flight
 
@@ -185,6 +187,18 @@ def test_reports_on_unknown_requests_are_counted_and_change_nothing() -> None:
     scenario.on_rejected("x", "no")
 
     assert scenario.counts()["unknown_reports"] == 4
+    assert scenario.in_flight == 0
+
+
+def test_a_request_that_is_refused_although_it_is_valid_is_counted_with_the_reason() -> None:
+    scenario = Scenario(churn(aborts="{}", bad_input="{}", arrival__concurrency="2"), VOCAB)
+    for reason in ("it is cold", "it is late"):
+        request = scenario.next_action(0.0)
+        assert isinstance(request, Submit)
+        scenario.on_rejected(request.rid, reason)
+
+    assert scenario.refusal == "it is cold"
+    assert scenario.counts()["valid_refused"] == scenario.counts()["rejections"] == 2
     assert scenario.in_flight == 0
 
 

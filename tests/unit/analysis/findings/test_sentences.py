@@ -939,6 +939,20 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found("too-few-samples", {"samples": 3}),
         Words("only 3 samples of the worker's memory were taken; run longer"),
     ),
+    "valid requests that were refused": (
+        found("valid-refused", {"refused": 546, "sent": 1150, "reason": "temperature is 0.0"}),
+        Words(
+            "546 of 1,150 requests were refused although the profile makes them valid",
+            evidence=("the first: temperature is 0.0",),
+        ),
+    ),
+    "a valid request that was refused before the run was cut off": (
+        found("valid-refused", {"refused": 0, "sent": 0, "reason": "temperature is 0.0"}),
+        Words(
+            "some requests were refused although the profile makes them valid",
+            evidence=("the first: temperature is 0.0",),
+        ),
+    ),
     "nothing served": (
         found("nothing-served", {"counter": "scraped.requests_total", "judged_s": 540.0}),
         Words(
