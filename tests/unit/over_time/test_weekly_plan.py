@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +12,12 @@ import torch
 from hybridbench.engine.assembly import check_against_model
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import resolve_model
-from hybridbench.foundation.engine_config import EngineConfig, HiCache, HiCacheStorage
+from hybridbench.foundation.engine_config import (
+    EngineConfig,
+    HiCache,
+    HiCacheStorage,
+    HiCacheWritePolicy,
+)
 from hybridbench.foundation.errors import HybridbenchError
 from hybridbench.over_time.planned import plan_run
 from hybridbench.workload.catalog import load_profile
@@ -86,21 +92,37 @@ def possible(models: Mapping[str, ModelConfig]) -> Iterator[Levels]:
 
 
 @pytest.fixture(scope="module")
-def missing() -> set[Pair]:
-    models = {name: model(name) for name in LEVELS["model"]}
-    wanted = set().union(*map(pairs, possible(models)))
-    for planned in plan_run("weekly").cells:
-        cell = planned.cell
+def planned() -> list[tuple[EngineConfig, float]]:
+    """The engine of each soak, and its share of sessions."""
+    those = []
+    for cell in (one.cell for one in plan_run("weekly").cells):
         if cell.kind == "soak":
             profile = load_profile(cell.profile).with_overrides(cell.settings)
             config = profile.engine_config(model=cell.model, device="cpu")
-            check_against_model(config, models[cell.model.removesuffix("-tiny")])
-            wanted -= pairs(levels_of(config, profile.sessions.share))
-    return wanted
+            those.append((config, profile.sessions.share))
+    return those
 
 
-def test_each_pair_that_the_engine_allows_is_in_a_cell(missing: set[Pair]) -> None:
+def test_each_pair_that_the_engine_allows_is_in_a_cell(
+    planned: list[tuple[EngineConfig, float]],
+) -> None:
+    models = {name: model(name) for name in LEVELS["model"]}
+    missing = set().union(*map(pairs, possible(models)))
+    for config, sessions in planned:
+        check_against_model(config, models[config.model.removesuffix("-tiny")])
+        missing -= pairs(levels_of(config, sessions))
+
     assert missing == set()
+
+
+def test_either_tree_has_each_write_policy(planned: list[tuple[EngineConfig, float]]) -> None:
+    tried = {
+        (config.cache == "unified", config.hicache.write_policy)
+        for config, _ in planned
+        if config.hicache.ratio
+    }
+
+    assert tried == set(itertools.product((False, True), get_args(HiCacheWritePolicy)))
 
 
 def test_what_is_possible_has_each_level_and_not_each_pair() -> None:
