@@ -278,6 +278,12 @@ class Engine:
         return self._steady.is_steady
 
     @property
+    def host_failure(self) -> str:
+        """The error of the first copy between device and host that failed; empty so far."""
+        host_tier = self.pools.host_tier
+        return "" if host_tier is None else host_tier.cache_controller.failure
+
+    @property
     def steady_reason(self) -> str:
         """Why the engine counts as steady: "evicting" or "unfilled"; empty before it does."""
         return self._steady.reason

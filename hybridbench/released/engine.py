@@ -287,6 +287,11 @@ class ReleasedEngine:
         return self._steady.is_steady
 
     @property
+    def host_failure(self) -> str:
+        """Empty: a release's host tier is not driven."""
+        return ""
+
+    @property
     def steady_reason(self) -> str:
         """Why the engine counts as steady; empty before."""
         return self._steady.reason

@@ -94,6 +94,7 @@ class EngineLoop:
         self._leaving = False
         self._steady_reported = False
         self._violations_seen = engine.counters.invariant_violations
+        self._failure_seen = ""
         self._tracker = AllocationTracker()
         self._reader = WireReader(wire, self._inbox, self._pulse, self._snapshot, metrics)
 
@@ -263,8 +264,7 @@ class EngineLoop:
             messages.append(report)
             messages += self._answers.take()
         engine = self._engine
-        if engine.counters.invariant_violations != self._violations_seen:
-            messages += self._violations()
+        messages += self._violations()
         if not self._steady_reported and engine.is_steady:
             self._steady_reported = True
             self._injected.mark_steady()
@@ -278,9 +278,17 @@ class EngineLoop:
             self._wire.send(*messages)
 
     def _violations(self) -> list[FromWorker]:
-        self._violations_seen = self._engine.counters.invariant_violations
+        """What the engine's checks found since the last call, and the first copy that failed."""
+        engine = self._engine
+        records: list[ViolationRecord] = []
+        if engine.counters.invariant_violations != self._violations_seen:
+            self._violations_seen = engine.counters.invariant_violations
+            records += violation_records(engine.violations)
+        if engine.host_failure != self._failure_seen:
+            self._failure_seen = engine.host_failure
+            message = f"a copy between device and host failed: {self._failure_seen}"
+            records.append(ViolationRecord("transfer", "", message, []))
         now_s, step = time.monotonic(), self._pulse.steps
-        records = violation_records(self._engine.violations)
         return [Violation(now_s, step, record) for record in records]
 
 

@@ -387,6 +387,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
             "tree",
             "ownership",
             "limit",
+            "transfer",
             "ended_held",
             "unanswered",
             "unknown",

@@ -256,6 +256,15 @@ class EngineLimit(EngineCheck, frozen=True, kw_only=True):
     meaning: ClassVar[str] = "A step of the engine is larger than its configuration allows."
 
 
+class EngineTransfer(EngineCheck, frozen=True, kw_only=True):
+    """The law ``transfer``."""
+
+    kind: ClassVar[str] = "engine-transfer"
+    meaning: ClassVar[str] = (
+        "A copy between the device and the host failed; the engine goes on without it."
+    )
+
+
 class EngineEndedHeld(EngineCheck, frozen=True, kw_only=True):
     """The law ``ended-held``."""
 

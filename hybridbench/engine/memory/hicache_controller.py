@@ -74,6 +74,7 @@ class HiCacheController:
         ack_write_queue, ack_load_queue: acknowledgements not yet taken.
         late_acks: transfers that were not over at the first poll after their start.
         failures: transfers that failed.
+        failure: the error of the first of these; empty so far.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class HiCacheController:
         self.ack_load_queue: deque[HiCacheAck] = deque()
         self.late_acks = 0
         self.failures = 0
+        self.failure = ""
         self._transfers = transfers
         self._ongoing: dict[int, CacheOperation] = {}
         self._last_number = 0
@@ -234,5 +236,6 @@ class HiCacheController:
             operation = self._ongoing[number]
             self.late_acks += self._polls > operation.started_at + 1
             self.failures += bool(error)
+            self.failure = self.failure or error
             queue = self.ack_load_queue if operation.is_load else self.ack_write_queue
             queue.append(HiCacheAck(operation, not error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from itertools import repeat
 
 import pytest
 
@@ -16,10 +17,12 @@ from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.memory.owners import REQ, DoubleFreeError
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.engine_config import HiCache
 from hybridbench.foundation.metrics import declared
 from hybridbench.records import messages as m
 from hybridbench.worker.engine_loop import make_payload
-from tests.builders import run_to_idle
+from tests.builders import make_attention_engine, run_to_idle
+from tests.host_transfers import ChosenTransfers
 from tests.unit.worker.engines import PATIENCE_S, in_process_worker, make_engine, stopped_loop
 
 GREEDY = m.Sampling(max_new_tokens=4)
@@ -415,6 +418,24 @@ def test_a_request_over_the_wire_brings_the_payload_of_its_seed() -> None:
         )
 
     assert seen == [("plain", b""), ("rich", make_payload(512, 3))]
+
+
+def test_the_first_copy_to_the_host_that_fails_is_told_once() -> None:
+    fails = ChosenTransfers(repeat(0), lambda number: number > 1)
+    engine = make_attention_engine(kv_tokens=200, hicache=HiCache(ratio=1.0), transfers=fails)
+    sampling = m.Sampling(max_new_tokens=2)
+    prompts = [list(range(first, first + 9)) for first in range(0, 40, 10)]
+    with in_process_worker(engine) as worker:
+        told = worker.ask(
+            *(m.Submit(f"r{n}", prompt, sampling) for n, prompt in enumerate(prompts)),
+            m.Drain(),
+            until=m.Drained,
+        )
+
+    assert engine.counters.host_failures > 1
+    (violation,) = [message.violation for message in told if isinstance(message, m.Violation)]
+    assert violation.kind == "transfer"
+    assert violation.message.startswith("a copy between device and host failed: ")
 
 
 @pytest.mark.parametrize(
