@@ -202,7 +202,8 @@ def read_rope(
     """The rotary positions of a config.json, in either spelling.
 
     Newer files have everything in ``rope_parameters``; older ones have base and fraction at the top
-    level, and the scaling in ``rope_scaling``.
+    level, and the scaling in ``rope_scaling``.  Of a file with both, transformers reads only
+    ``rope_scaling`` and other engines a mixture.
 
     Args:
         fields: the config.json.
@@ -213,21 +214,43 @@ def read_rope(
         unset: the scaling if it has neither of the two objects.
 
     Raises:
-        ConfigError: a type, a fraction or a key that is not supported.
+        ConfigError: a type, a fraction or a key that is not supported, or two different rotations.
     """
-    key, rope = fields.nested("rope_scaling", "rope_parameters")
-    # An old file may have a scaling without the base, and a new one may have both objects.
-    inner = fields.nested("rope_parameters")[1]
-    parts, name = (rope, inner, fields), "partial_rotary_factor"
-    base = _given_once(parts, "rope_theta", theta)
-    fraction = _given_once(parts, name, partial or 1.0)
+    objects = {key: fields.nested(key)[1] for key in ("rope_scaling", "rope_parameters")}
+    given = {key: rope for key, rope in objects.items() if rope.values}
+    ropes = [
+        _scaled(fields, key, rope, _plain(fields, key, rope, theta, partial), head_dim, longest)
+        for key, rope in given.items()
+    ]
+    if not ropes:
+        key, rope = next(iter(objects.items()))
+        return replace(_plain(fields, key, rope, theta, partial), scaling=unset)
+    if ropes[0] != ropes[-1]:
+        raise fields.error(
+            "rope_scaling",
+            "and rope_parameters describe different rotations; keep one of them, with rope_theta",
+        )
+    return ropes[0]
+
+
+def _plain(
+    fields: ConfigFields, key: str, rope: ConfigFields, theta: float, partial: float | None
+) -> Rope:
+    """Base and fraction, from the object ``rope`` or the top level."""
+    name = "partial_rotary_factor"
+    base = _given_once((rope, fields), "rope_theta", theta)
+    fraction = _given_once((rope, fields), name, partial or 1.0)
     if fraction > 1.0:
         raise fields.error(name, f"is {fraction}; it must be at most 1")
     if partial is None and fraction != 1.0:
         raise fields.error(key, "rotates a part of each head; only all of it is supported")
-    plain = Rope(rope_theta=base, partial_rotary_factor=fraction)
-    if not rope.values:
-        return replace(plain, scaling=unset)
+    return Rope(rope_theta=base, partial_rotary_factor=fraction)
+
+
+def _scaled(
+    fields: ConfigFields, key: str, rope: ConfigFields, plain: Rope, head_dim: int, longest: int
+) -> Rope:
+    """``plain`` with the scaling of the object ``rope``."""
     if any(isinstance(value, dict) for value in rope.values.values()):
         raise fields.error(key, "differs between kinds of layers; only one for all is supported")
     kind = rope.values.get("rope_type", rope.values.get("type", "default"))

@@ -122,6 +122,20 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
             "rope_theta is given as 500000.0 and 10000000.0; keep one of them",
         ),
         (
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                }
+            },
+            "rope_scaling and rope_parameters describe different rotations; keep one of them",
+        ),
+        (
+            {"rope_scaling": {"mrope_section": [1, 1, 2]}, "rope_parameters": {"rope_theta": 77.0}},
+            "rope_scaling and rope_parameters describe different rotations; keep one of them",
+        ),
+        (
             {"rope_scaling": {"factor": 4.0}},
             "rope_scaling has a factor, but no rope_type that uses it",
         ),
@@ -196,7 +210,8 @@ def test_keys_that_turn_foreign_parts_off_are_accepted(tmp_path: Path) -> None:
         "use_sliding_window": False,
         "logit_scale": 1.0,
     }
-    assert read(tmp_path, **off, rope_scaling={"rope_type": "default", "factor": 1.0}) == TINY
+    same = {"rope_theta": TINY.rope.rope_theta, "factor": 1.0}
+    assert read(tmp_path, **off, rope_scaling={"rope_type": "default", **same}) == TINY
 
 
 def test_a_null_flag_is_false(tmp_path: Path) -> None:
