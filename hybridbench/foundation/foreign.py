@@ -32,6 +32,8 @@ WALL_S_MAX: Final = 253_402_300_799.0
 TIME_S_MAX: Final = 1e10
 
 DEPTH_MAX: Final = 100
+LFS_POINTER: Final = "version https://git-lfs"
+"""How a file begins whose content Git LFS has not fetched."""
 # The range of integers in msgspec, NumPy, torch and the wire protocol.
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
@@ -205,6 +207,8 @@ def json_value(text: str) -> object:
     Raises:
         ForeignDataError: it is not JSON, or nested more than ``DEPTH_MAX`` deep.
     """
+    if text.startswith(LFS_POINTER):
+        raise ForeignDataError("is a Git LFS pointer; fetch the file with git lfs pull")
     if "\\ud" in text or "\\uD" in text:
         text = _SURROGATES.sub(_mended, text)
     try:

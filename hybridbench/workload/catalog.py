@@ -74,8 +74,12 @@ def model_fault(name_or_path: str) -> str | None:
     presets = list_models()
     if name_or_path in presets or Path(name_or_path).is_dir():
         return None
+    if Path(name_or_path).is_file():
+        return (
+            f"{name_or_path} is a file; give the directory that holds config.json and *.safetensors"
+        )
     if "/" in name_or_path:
-        return f"there is no directory {name_or_path}"
+        return f"there is no directory {name_or_path}; nothing is downloaded"
     return f"{name_or_path!r} is neither a preset nor a directory; {nearest(name_or_path, presets)}"
 
 

@@ -56,9 +56,10 @@ class ConfigFields:
                 "not read; merge it into its base model and save that."
             )
         if not path.is_file():
+            where = f" in {directory}/snapshots" if (directory / "snapshots").is_dir() else ""
             raise ConfigError(
-                f"{directory}: there is no config.json; give a Hugging Face checkpoint directory "
-                "with *.safetensors (GGUF is not read) or the name of a preset."
+                f"{directory}: there is no config.json; give a Hugging Face checkpoint directory"
+                f"{where} with *.safetensors (GGUF is not read) or the name of a preset."
             )
         return cls(path, _read_object(path))
 

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.foundation.errors import ConfigError
-from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
+from hybridbench.foundation.foreign import (
+    LFS_POINTER,
+    ForeignDataError,
+    is_file,
+    open_regular,
+    read_json,
+)
 
 _SINGLE_NAME = "model.safetensors"
 _INDEX_NAME = f"{_SINGLE_NAME}.index.json"
@@ -114,7 +120,10 @@ class CheckpointWeights:
         for name in self._schema:
             stored = self._stored_name(name)
             if stored not in self._files:
-                raise ConfigError(f"{self._directory}: tensor {name} is in none of its files.")
+                raise ConfigError(
+                    f"{self._directory}: tensor {name} is in none of its files"
+                    f"{self._instead_of(name)}."
+                )
             used.add(stored)
         unused = sorted(name for name in self._files.keys() - used if not _IGNORED.fullmatch(name))
         if unused:
@@ -124,6 +133,21 @@ class CheckpointWeights:
                 "this config.json, which may lack the key of a bias, a norm or a quantisation; "
                 "correct it, or soak a server of this model with --url."
             )
+
+    def _instead_of(self, name: str) -> str:
+        """What the files hold in the place of a missing tensor, or an empty string."""
+        module = name.rpartition(".")[0] + "."
+        renamed = [other for other in self._files if other.endswith(f".{name}")]
+        renamed += [other for other in self._files if name.endswith(f".{other}")]
+        parts = [other for other in self._files if other.startswith(module)]
+        if not renamed and not parts:
+            return ""
+        advice = (
+            "save the model with transformers, whose names are read"
+            if renamed
+            else "quantised weights and adapters are not read, save the merged model as bfloat16"
+        )
+        return f", which hold {' and '.join(sorted(renamed or parts)[:2])} instead; {advice}"
 
     def _check_tied_head(self) -> None:
         """Refuse a stored head that is not the embedding, although config.json says so."""
@@ -156,7 +180,8 @@ def _locate_tensors(directory: Path) -> dict[str, Path]:
                 "remove the one that is out of date."
             )
         return located
-    files = sorted(path for path in directory.glob("*.safetensors") if path.is_file())
+    # A copy made on macOS has a hidden companion for each file.
+    files = sorted(directory.glob("[!.]*.safetensors"))
     if not files:
         raise ConfigError(
             f"{directory}: there are no *.safetensors files; weights in other formats, such as "
@@ -182,9 +207,11 @@ class _Index(msgspec.Struct):
 
 def _locate_by_index(index: Path) -> dict[str, Path]:
     try:
-        weight_map = msgspec.json.decode(read_bytes(index, DOCUMENT_BYTES_MAX), type=_Index)
+        weight_map = msgspec.convert(read_json(index), type=_Index)
         located = {name: index.parent / file for name, file in weight_map.weight_map.items()}
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except ForeignDataError as error:
+        raise ConfigError(f"{index}: {error}.") from error
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{index}: holds no weight_map that can be read: {error}.") from error
     for file in weight_map.weight_map.values():
         # An index comes with a download: it must not make us open files elsewhere.
@@ -206,8 +233,19 @@ def _tensor_names(path: Path) -> list[str]:
     try:
         with safe_open(path, framework="pt") as reader:
             return list(reader.keys())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: is a link to a file that is not there.") from error
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path}: cannot be read as safetensors ({error}).") from error
+        raise ConfigError(f"{path}: {_unreadable(path, error)}.") from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    if isinstance(error, SafetensorError):
+        with open_regular(path) as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER.encode():
+                return "is a Git LFS pointer; fetch the file with git lfs pull"
+        return f"is no complete safetensors file; download it again ({error})"
+    return f"cannot be read as safetensors ({error})"
 
 
 def _multimodal_name(name: str) -> str:

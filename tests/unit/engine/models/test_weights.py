@@ -173,9 +173,58 @@ def test_directory_without_weights_is_one_sentence(checkpoint: Path) -> None:
         load_model(checkpoint, torch.float32, "cpu")
 
 
-def test_file_that_is_no_safetensors_is_one_sentence(checkpoint: Path) -> None:
-    (checkpoint / FILE).write_bytes(b"not a tensor in sight")
-    with pytest.raises(ConfigError, match=r"model\.safetensors: cannot be read as safetensors"):
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3231\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (FILE, b"not a tensor in sight", "is no complete safetensors file; download it again"),
+        (FILE, b"", "is no complete safetensors file; download it again"),
+        (FILE, POINTER, "is a Git LFS pointer; fetch the file with git lfs pull"),
+        (f"{FILE}.index.json", POINTER, "is a Git LFS pointer; fetch the file with git lfs pull"),
+        ("config.json", POINTER, "cannot be read as JSON: it is a Git LFS pointer; fetch"),
+    ],
+)
+def test_what_a_download_left_in_place_of_a_file_is_named(
+    checkpoint: Path, name: str, content: bytes, message: str
+) -> None:
+    (checkpoint / name).write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_model(checkpoint, torch.float32, "cpu")
+    assert str(caught.value).startswith(f"{checkpoint / name}: {message}")
+
+
+def test_a_link_to_nothing_is_named_and_a_hidden_file_is_left_alone(checkpoint: Path) -> None:
+    (checkpoint / "._a.safetensors").write_bytes(b"AppleDouble")
+    (checkpoint / FILE).rename(checkpoint / "a.safetensors")
+    assert_same_as_seeded(checkpoint)
+    (checkpoint / "b.safetensors").symlink_to("../blobs/gone")
+    with pytest.raises(ConfigError, match=r"b\.safetensors: is a link to a file that is not there"):
+        load_model(checkpoint, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "advice"),
+    [
+        ("model.norm.weight", "language_model.model.norm.weight", "save the model with transf"),
+        ("model.norm.weight", "norm.weight", "save the model with transformers"),
+        (
+            "model.layers.1.self_attn.q_proj.weight",
+            "model.layers.1.self_attn.q_proj.qweight",
+            "quantised weights and adapters are not read",
+        ),
+    ],
+)
+def test_what_stands_in_the_place_of_a_missing_tensor_is_named(
+    checkpoint: Path, name: str, stored: str, advice: str
+) -> None:
+    tensors = load_file(checkpoint / FILE)
+    tensors[stored] = tensors.pop(name)
+    rewrite(checkpoint, tensors)
+    with pytest.raises(
+        ConfigError, match=f"tensor {name} is in none .*hold {stored} instead; {advice}"
+    ):
         load_model(checkpoint, torch.float32, "cpu")
 
 
