@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import IO, Final, TextIO, cast
 
@@ -48,7 +49,7 @@ _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURSTGPT_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
 # Two thousand times the longest context in use.
 _TOKENS_MAX: Final = 2**31 - 1
-_MOMENT: Final = re.compile(r"([^.]*?)(?:\.(\d+))?([+-]\d\d:\d\d|Z)?", re.ASCII)
+_MOMENT: Final = re.compile(r"([^.,]*?)(?:[.,](\d+))?([+-]\d\d:?\d\d|Z)?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
 # No request takes as long: rows further apart are not merely written out of order.
 _OUT_OF_ORDER_S: Final = 600.0
@@ -131,11 +132,12 @@ class TraceFile:
                 f"{path}: its times are dates; --trace-time-unit is for times that are numbers.",
                 code=ErrorCode.OPTION_CONFLICT,
             )
+        first_records = self._first_records() if first.startswith("{") else []
         if self.format is TraceFormat.MOONCAKE:
-            self._look_at(first_records := self._first_records(), asked=not time_unit)
+            self._look_at(first_records, asked=not time_unit)
             self.block_tokens = _block_tokens(first_records)
         # Whether rows identify the tokens that they share with other rows.
-        self.shares_prefixes = first.startswith("{") and '"hash_ids"' in first
+        self.shares_prefixes = any(record.get("hash_ids") for record in first_records)
 
     def rows(self) -> Iterator[TraceRow]:
         """Yield the rows in order of time, without those that have no prompt.
@@ -226,13 +228,14 @@ class TraceFile:
                     f"{self.path}: holds {what}, not a time and lengths in tokens; {_FORMATS}, or "
                     "soak with the profile chat-churn, which makes conversations."
                 )
-        if first.startswith("{"):
-            return TraceFormat.BAILIAN if '"chat_id"' in first else TraceFormat.MOONCAKE
-        if first.startswith("["):
+        if first.startswith("[") or first == "{":
+            what = "one JSON object" if first == "{" else "a JSON array"
             raise ConfigError(
-                f"{self.path}: a JSON array; write its objects one a line (jq -c '.[]' does), each "
-                f"with {', '.join(_MOONCAKE_KEYS)}."
+                f"{self.path}: {what}; write the requests one a line (jq -c '.[]' does, for an "
+                f"array), each with {', '.join(_MOONCAKE_KEYS)}."
             )
+        if first.startswith("{"):
+            return TraceFormat.BAILIAN if '"parent_chat_id"' in first else TraceFormat.MOONCAKE
         for self._delimiter in _DELIMITERS:
             cells = [cell.strip() for cell in _cells(first, str(self.path), self._delimiter)]
             for columns, found in _TABLES.items():
@@ -264,7 +267,8 @@ class TraceFile:
 
     def _look_at(self, records: Sequence[dict[str, object]], *, asked: bool) -> None:
         """Refuse times that may as well be seconds, unless the caller gave the unit."""
-        times = [t for record in records if isinstance(t := record.get("timestamp"), int | float)]
+        given = (record.get("timestamp") for record in records)
+        times = [time for time in given if isinstance(time, int | float) and isfinite(time)]
         span = max(times, default=0.0) - min(times, default=0.0)
         if not asked or not span:
             return

@@ -70,6 +70,15 @@ def test_bailian_rows_have_seconds_and_blocks_of_16_tokens(tmp_path: Path, ids: 
     ]
 
 
+def test_a_chat_id_alone_does_not_make_a_bailian_trace(tmp_path: Path) -> None:
+    rows = [{"chat_id": "a", **row} for row in MOONCAKE]
+
+    trace = TraceFile(mooncake(tmp_path / "t", *rows))
+
+    assert trace.format is TraceFormat.MOONCAKE
+    assert [row.arrival_s for row in trace.rows()] == [0.0, 0.5]
+
+
 def test_a_bailian_row_with_too_few_ids_is_refused(tmp_path: Path) -> None:
     trace = TraceFile(mooncake(tmp_path / "t.jsonl", {**BAILIAN, "hash_ids": [7]}))
 
@@ -123,12 +132,18 @@ def test_a_burstgpt_time_that_is_no_number_is_one_sentence(tmp_path: Path) -> No
         list(TraceFile(path).rows())
 
 
-@pytest.mark.parametrize("offset", ["", "+00:00", "+05:30", "Z"])
-def test_azure_times_may_have_a_zone_as_in_the_files_of_2024(tmp_path: Path, offset: str) -> None:
+@pytest.mark.parametrize("point", ".,")
+@pytest.mark.parametrize("offset", ["", "+00:00", "+0530", "+05:30", "Z"])
+def test_azure_times_may_have_a_zone_as_in_the_files_of_2024(
+    tmp_path: Path, offset: str, point: str
+) -> None:
     path = tmp_path / "t.csv"
-    times = [f"2024-05-12 00:00:0{second}{offset}" for second in ("0.001163", "1", "2.501163")]
+    times = [
+        f"2024-05-12 00:00:0{second}{offset}"
+        for second in (f"0{point}001163", "1", f"2{point}501163")
+    ]
     path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{time},9,1\n" for time in times)
+        "TIMESTAMP;ContextTokens;GeneratedTokens\n" + "".join(f"{time};9;1\n" for time in times)
     )
 
     arrivals = [row.arrival_s for row in TraceFile(path).rows()]
@@ -159,6 +174,7 @@ def test_rows_of_jsonl_without_hash_ids_share_nothing(tmp_path: Path) -> None:
 
     trace = TraceFile(path)
 
+    assert TraceFile(mooncake(tmp_path / "later", bare, *MOONCAKE)).shares_prefixes
     assert not trace.shares_prefixes
     assert list(trace.rows()) == [TraceRow(1, 0.0, 600, 5, ()), TraceRow(2, 0.0, 600, 5, ())]
 
@@ -316,6 +332,18 @@ def test_a_malformed_line_is_one_sentence_with_its_number(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("time", ["NaN", "Infinity"])
+def test_a_first_time_that_is_no_number_is_not_one_of_unknown_unit(
+    tmp_path: Path, time: str
+) -> None:
+    (path := tmp_path / "t").write_text(
+        f'{{"timestamp": {time}, "input_length": 1, "output_length": 1}}\n'
+    )
+
+    with pytest.raises(ConfigError, match=r"t:1: timestamp is .*; it must be a number"):
+        list(TraceFile(path).rows())
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
@@ -365,8 +393,13 @@ def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
         ),
         (
             b'[\n{"timestamp": 1}]',
-            ": a JSON array; write its objects one a line (jq -c '.[]' does), each with timestamp, "
-            "input_length, output_length.",
+            ": a JSON array; write the requests one a line (jq -c '.[]' does, for an array), each "
+            "with timestamp, input_length, output_length.",
+        ),
+        (
+            b'{\n"requests": []}',
+            ": one JSON object; write the requests one a line (jq -c '.[]' does, for an array), "
+            "each with timestamp, input_length, output_length.",
         ),
     ):
         path = tmp_path / "t"
