@@ -76,7 +76,7 @@ def parse_speedup(text: str) -> float:
 
 
 def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
-    """Describe the trace's number of requests, duration and rate; empty without a trace.
+    """Describe the trace's requests, duration, rate and reuse; empty without a trace.
 
     Args:
         options: which trace.
@@ -88,15 +88,46 @@ def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
     if options is None:
         return ""
     file = TraceFile(options.path, options.time_unit)
-    rows, end_s = 0, 0.0
+    rows, end_s, reuse = 0, 0.0, _PrefixReuse()
     for row in file.rows():
         if not whole:
             return ""
         rows, end_s = rows + 1, row.arrival_s
+        reuse.add(row)
     span_s = end_s / options.speedup
     rate = f", {rows / span_s:.3g} requests/s" if span_s else ""
     unit = "" if file.format is TraceFormat.AZURE else f", times read in {file.time_unit}"
-    return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}"
+    return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}, {reuse.described()}"
+
+
+class _PrefixReuse:
+    """The share of prompt tokens that a cache of unlimited size would have."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self._rows = self._tokens = self._repeated = 0
+
+    def add(self, row: TraceRow) -> None:
+        """Count ``row``, unless the prefixes of the rows before it fill the memory."""
+        if len(self._known) > _REUSE_BLOCKS_MAX:
+            return
+        name, repeated, is_known = 0, 0, True
+        for blocks, hash_id in enumerate(row.hash_ids, start=1):
+            # A block is the same only after the same beginning.
+            name = hash((name, hash_id))
+            is_known = is_known and name in self._known
+            repeated = blocks * row.block_tokens if is_known else repeated
+            self._known.add(name)
+        self._rows += 1
+        self._tokens += row.input_length
+        self._repeated += min(repeated, row.input_length)
+
+    def described(self) -> str:
+        if not self._repeated:
+            return "no shared prefixes"
+        is_whole = len(self._known) <= _REUSE_BLOCKS_MAX
+        first = "" if is_whole else f" of the first {self._rows:,} requests"
+        return f"{self._repeated / self._tokens:.1%} of prompt tokens in shared prefixes{first}"
 
 
 class TraceTokens:
@@ -302,6 +333,8 @@ class TraceReplay:
 
 
 _MAX_SPEEDUP: Final = 1e6
+# A few hundred MiB of block names.
+_REUSE_BLOCKS_MAX: Final = 2_000_000
 _HELD_BACK_S: Final = 0.25
 _COUNTS: Final = (
     "submitted",

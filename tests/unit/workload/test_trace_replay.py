@@ -20,6 +20,7 @@ from hybridbench.workload.trace_replay import (
     TraceOptions,
     TraceReplay,
     TraceTokens,
+    check_trace,
     parse_length_scale,
     parse_speedup,
 )
@@ -289,6 +290,24 @@ def test_recorded_traces_are_read_to_their_end() -> None:
 
     assert sum(1 for _ in conversation.rows()) == 12_031
     assert sum(1 for _ in code.rows()) == 8_819
+
+
+def test_a_description_has_the_share_of_tokens_in_prefixes_of_earlier_rows(tmp_path: Path) -> None:
+    rows = [
+        row(0, [0, 1], 1024),
+        row(100, [0, 2], 1024),  # 512 tokens again
+        row(200, [9, 1], 1024),  # the block 1 after another beginning
+        row(1000, [0, 1, 3], 1200),  # 1,024 tokens again
+    ]
+
+    said = check_trace(TraceOptions(mooncake(tmp_path / "t", *rows), speedup=0.5), whole=True)
+    fresh = check_trace(TraceOptions(mooncake(tmp_path / "u", rows[0], rows[2])), whole=True)
+
+    assert said == (
+        "4 requests in 2s, 2 requests/s, times read in ms, 36.0% of prompt tokens in shared "
+        "prefixes"
+    )
+    assert fresh.endswith(", no shared prefixes")
 
 
 def test_a_malformed_first_row_is_told_before_the_run_begins(tmp_path: Path) -> None:
