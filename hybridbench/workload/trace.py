@@ -3,7 +3,8 @@
 All contain lengths and times, no text.  Mooncake and Qwen-Bailian also mark equal blocks of tokens:
 one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that write
 Mooncake's format, such as AIPerf, may omit the ids, use blocks of another size, or give a session's
-later turns a delay after the turn before.  GuideLLM writes its times in seconds.
+later turns a delay after the turn before.  AIPerf sends such a turn with all turns and answers
+before it; here it is a prompt of its own length.  GuideLLM writes its times in seconds.
 Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
 Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """

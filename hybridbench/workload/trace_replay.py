@@ -88,16 +88,17 @@ def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
     if options is None:
         return ""
     file = TraceFile(options.path, options.time_unit)
-    rows, end_s, reuse = 0, 0.0, _PrefixReuse()
+    rows, later_turns, end_s, reuse = 0, 0, 0.0, _PrefixReuse()
     for row in file.rows():
         if not whole:
             return ""
-        rows, end_s = rows + 1, row.arrival_s
+        rows, later_turns, end_s = rows + 1, later_turns + row.is_later_turn, row.arrival_s
         reuse.add(row)
     span_s = end_s / options.speedup
     rate = f", {rows / span_s:.3g} requests/s" if span_s else ""
     unit = "" if file.format is TraceFormat.AZURE else f", times read in {file.time_unit}"
-    return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}, {reuse.described()}"
+    turns = f", later turns without their history: {later_turns:,}" if later_turns else ""
+    return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}, {reuse.described()}{turns}"
 
 
 class _PrefixReuse:

@@ -310,6 +310,15 @@ def test_a_description_has_the_share_of_tokens_in_prefixes_of_earlier_rows(tmp_p
     assert fresh.endswith(", no shared prefixes")
 
 
+def test_a_description_says_that_later_turns_have_no_history(tmp_path: Path) -> None:
+    first = {"session_id": "a", **row(0, [0], 512)}
+    later = {"session_id": "a", "delay": 1000, "input_length": 9, "output_length": 1}
+
+    said = check_trace(TraceOptions(mooncake(tmp_path / "t", first, later)), whole=True)
+
+    assert said.endswith(", no shared prefixes, later turns without their history: 1")
+
+
 def test_a_malformed_first_row_is_told_before_the_run_begins(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text("{}\n")
