@@ -6,6 +6,7 @@ Both return tensors by their checkpoint name, so one builder serves both.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Protocol
@@ -72,8 +73,8 @@ class CheckpointWeights:
     answers and is refused.
 
     Raises:
-        ConfigError: names the path and the missing, misshapen, quantised or unused tensor in one
-            sentence.
+        ConfigError: names the path and the missing, misshapen, quantised, unused or not finite
+            tensor in one sentence.
     """
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
@@ -103,6 +104,13 @@ class CheckpointWeights:
             raise ConfigError(
                 f"{path}: tensor {stored} gives {name} the shape {list(tensor.shape)}; config.json "
                 f"asks for {list(expected)}."
+            )
+        low, high = (float(end) for end in tensor.aminmax())
+        # Minus infinity in a vector has a meaning: an attention sink that is not there.
+        if not math.isfinite(high) or (tensor.dim() > 1 and not math.isfinite(low)):
+            raise ConfigError(
+                f"{path}: tensor {stored} contains NaN or infinite values, with which no token can "
+                "be computed; download or convert the checkpoint again."
             )
         return tensor
 

@@ -242,6 +242,31 @@ def test_missing_shard_and_wrong_index_are_named(checkpoint: Path) -> None:
         load_model(checkpoint, torch.float32, "cpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "refused"),
+    [
+        ("model.norm.weight", float("nan"), True),
+        ("model.norm.weight", float("inf"), True),
+        ("model.norm.weight", -float("inf"), False),
+        ("lm_head.weight", -float("inf"), True),
+    ],
+)
+def test_values_with_which_nothing_can_be_computed_are_refused(
+    checkpoint: Path, name: str, value: float, refused: bool
+) -> None:
+    tensors = load_file(checkpoint / FILE)
+    tensors[name].view(-1)[5] = value
+    rewrite(checkpoint, {**tensors, name: tensors[name].to(torch.bfloat16)})
+
+    source = CheckpointWeights(checkpoint, NANO_MODEL, CPU)
+
+    if not refused:
+        assert source.take(name).min() == value
+        return
+    with pytest.raises(ConfigError, match=f"{name} contains NaN or infinite values"):
+        source.take(name)
+
+
 def test_what_an_index_does_not_list_is_read_and_checked_too(checkpoint: Path) -> None:
     shard(checkpoint)
     path = checkpoint / "model.safetensors.index.json"
