@@ -92,7 +92,7 @@ def fit_to_memory(
 
     Raises:
         ConfigError: not even the smallest do; names a preset that would fit, of the same
-            family if possible.
+            family if possible, and bfloat16 if the model fits in that.
     """
     sizes = ModelSizes.of(model, dtype)
     fitting = pools_that_fit(config, sizes, free_bytes)
@@ -103,11 +103,14 @@ def fit_to_memory(
     alike = [name for name in smaller if _family(PRESETS[name]) == _family(model)]
     largest = max(alike or smaller, key=lambda name: others[name].parameters, default=None)
     state = sizes.state_bytes_per_slot
+    halved = ModelSizes.of(model, torch.bfloat16)
+    or_halved = pools_that_fit(config, halved, free_bytes)
     raise ConfigError(
         f"engine: {config.model} does not fit: its weights take {format_bytes(sizes.weight_bytes)}"
         f"{f' and each state slot {format_bytes(state)}' if state else ''}, but "
         f"{format_bytes(free_bytes)} are free, of which {format_percent(MEMORY_SHARE)} may be "
-        f"used; {largest or 'no preset'} would fit."
+        f"used; {largest or 'no preset'} would fit"
+        f"{', and so would this model with --dtype bfloat16' if or_halved else ''}."
     )
 
 

@@ -155,6 +155,15 @@ def test_what_does_not_fit_is_refused_with_the_largest_preset_that_would(
         fit_to_memory(config, PRESETS[name], torch.bfloat16, int(free_gib * GIB))
 
 
+@pytest.mark.parametrize(("dtype", "free_gib"), [(torch.float32, 11), (torch.bfloat16, 5)])
+def test_a_model_that_would_fit_in_bfloat16_is_told_so(dtype: torch.dtype, free_gib: int) -> None:
+    with pytest.raises(ConfigError, match="does not fit") as refused:
+        fit_to_memory(CONFIG, PRESETS["qwen3-next-4b"], dtype, free_gib * GIB)
+
+    said = str(refused.value).endswith(", and so would this model with --dtype bfloat16.")
+    assert said == (dtype == torch.float32)
+
+
 def test_a_model_without_experts_is_offered_a_preset_of_its_family_that_has_some() -> None:
     model = Qwen35Config(**{**vars(PRESETS["qwen3.5"]), "num_experts": 0})
 
