@@ -101,7 +101,8 @@ def bisect(
         renew_every=renew, store=store, targets=targets_root(targets), ui=ui,
     )  # fmt: skip
     if target is None:
-        _bisect(search.commits_between(good, bad), _Commits(), options)
+        commits = search.commits_between(good, bad)
+        _bisect(commits, _Commits(), options, search.ancestry(commits))
     from hybridbench.targets.engines.catalog import engine_called
 
     engine = engine_called(target, option="--target")
@@ -139,7 +140,12 @@ def _with_seed(options: CompareOptions) -> CompareOptions:
     return replace(options, seed=load_profile(options.profile or DEFAULT_PROFILE).seed)
 
 
-def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoReturn:
+def _bisect(
+    versions: list[V],
+    kind: _Kind[V],
+    options: CompareOptions,
+    contained: Sequence[int] | None = None,
+) -> NoReturn:
     """Search, print the result, and exit."""
     from hybridbench.compare import bisect as search
 
@@ -150,7 +156,7 @@ def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoRet
     count = len(versions) - 1
     noun = kind.singular if count == 1 else kind.plural
     echo(f"{count} {noun} after {kind.name(first)}", err=True)
-    found = search.bisect(versions, _Search(first, kind, options))
+    found = search.bisect(versions, _Search(first, kind, options), contained)
     raise typer.Exit(int(_print_result(found, versions, kind)))
 
 

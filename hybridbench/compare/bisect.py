@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
@@ -52,15 +54,15 @@ class Bisected(Generic[Version]):
 
 
 def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revision]:
-    """The commits from the good one to the bad one, inclusive, oldest first.
+    """The commits from the good one to the bad one, inclusive, each after all that it contains.
 
     Raises:
         UsageError: one is not a commit, or the bad one does not come after the good one.
     """
     first = find_revision(good, root)
     last = find_revision(bad, first.root)
-    listed = git(first.root, "rev-list", "--reverse", "--ancestry-path", f"{good}..{bad}") or ""
-    commits = listed.split()
+    listed = ("rev-list", "--topo-order", "--reverse", "--ancestry-path", f"{good}..{bad}")
+    commits = (git(first.root, *listed) or "").split()
     if not commits:
         raise UsageError(
             f"{good} --bad {bad}: the bad commit does not come after the good one; "
@@ -97,32 +99,58 @@ def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
     return [known[index] for index in range(first, last + step, step)]
 
 
+def ancestry(commits: Sequence[Revision]) -> list[int]:
+    """What each of ``commits`` contains of them, as `bisect` takes it; branches lie in no row."""
+    index = {revision.commit: number for number, revision in enumerate(commits)}
+    contained: list[int] = []
+    for number, revision in enumerate(commits):
+        known = (contained[index[parent]] for parent in revision.parents if parent in index)
+        contained.append(reduce(or_, known, 1 << number))
+    return contained
+
+
 def bisect(
-    versions: Sequence[Version], try_one: Callable[[Version], Tried[Version]]
+    versions: Sequence[Version],
+    try_one: Callable[[Version], Tried[Version]],
+    contained: Sequence[int] | None = None,
 ) -> Bisected[Version]:
     """Binary search of ``versions``, the first of which is good, for the first bad one.
 
     The last is tried first: if it is not bad, there is nothing to search for, and ``suspects`` is
     empty.  A version without an answer is skipped in favour of its nearest neighbour.
+
+    Args:
+        versions: each after those that it contains.
+        try_one: compares one with the first.
+        contained: bit j of element i is set if version i contains version j; each contains itself
+            and the first, and the last contains all.  Default: each contains all before it.
     """
-    tried: dict[int, Tried[Version]] = {}
-    low, high = 0, len(versions) - 1
-    tried[high] = try_one(versions[high])
-    if tried[high].answer is not Answer.BAD:
+    if contained is None:
+        contained = [(2 << index) - 1 for index in range(len(versions))]
+    last = len(versions) - 1
+    tried = {last: try_one(versions[last])}
+    if tried[last].answer is not Answer.BAD:
         return Bisected((), tuple(tried.values()))
-    while (middle := _middle(low, high, tried)) is not None:
+    suspects = contained[last] & ~contained[0]
+    while (middle := _middle(suspects, contained, tried)) is not None:
         tried[middle] = try_one(versions[middle])
         if tried[middle].answer is Answer.BAD:
-            high = middle
+            suspects &= contained[middle]
         elif tried[middle].answer is Answer.GOOD:
-            low = middle
-    return Bisected(tuple(versions[low + 1 : high + 1]), tuple(tried.values()))
+            suspects &= ~contained[middle]
+    found = tuple(version for index, version in enumerate(versions) if suspects >> index & 1)
+    return Bisected(found, tuple(tried.values()))
 
 
-def _middle(low: int, high: int, tried: Mapping[int, Tried[Version]]) -> int | None:
-    """The untried version between ``low`` and ``high`` nearest to their middle; None if none."""
-    left = [index for index in range(low + 1, high) if index not in tried]
-    return min(left, key=lambda index: (abs(2 * index - low - high), index), default=None)
+def _middle(suspects: int, contained: Sequence[int], tried: Container[int]) -> int | None:
+    """The untried suspect that contains most nearly half of ``suspects``; None if none is left."""
+    count = suspects.bit_count()
+    left = (i for i in range(len(contained)) if suspects >> i & 1 and i not in tried)
+    return min(
+        left,
+        key=lambda i: (abs(2 * (contained[i] & suspects).bit_count() - count), i),
+        default=None,
+    )
 
 
 def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:

@@ -33,6 +33,7 @@ class Revision:
     subject: str
     tree: str = ""
     worker_module: str = WORKER_MODULE
+    parents: tuple[str, ...] = ()
 
 
 def find_revision(ref: str, root: Path | None = None) -> Revision:
@@ -66,8 +67,9 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
                 code=ErrorCode.OTHER_VERSION,
             )
         subject = git(place, "log", "-1", "--format=%s", commit) or ""
+        parents = (git(place, "log", "-1", "--format=%P", commit) or "").split()
         tree = git(place, "rev-parse", f"{commit}:{_PACKAGE}") or ""
-        return Revision(place, commit, subject, tree, modules[0])
+        return Revision(place, commit, subject, tree, modules[0], tuple(parents))
     raise UsageError(
         f"git:{ref}: no such revision; `git rev-parse {ref}` must name a commit of this "
         "repository.",

@@ -21,6 +21,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.bisect import (
     Answer,
     Tried,
+    ancestry,
     answer_of,
     bisect,
     commits_between,
@@ -128,6 +129,46 @@ def test_a_bad_commit_that_comes_before_the_good_one_is_refused(tmp_path: Path) 
     with pytest.raises(UsageError) as refused:
         commits_between("HEAD", "elsewhere", root)
     assert refused.value.code is ErrorCode.BAD_VALUE
+
+
+# Commits with their parents, oldest first: b is merged into a by the last but one.
+BRANCHES = {
+    "good": "", "a1": "good", "a2": "a1", "b1": "a1", "a3": "a2", "b2": "b1", "a4": "a3",
+    "b3": "b2", "merge": "a4 b3", "bad": "merge",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("culprit", [name for name in BRANCHES if name != "good"])
+def test_the_first_bad_commit_is_found_on_either_of_two_branches(culprit: str) -> None:
+    commits = [
+        Revision(Path(), name, name, parents=tuple(parents.split()))
+        for name, parents in BRANCHES.items()
+    ]
+
+    def contains(name: str) -> bool:
+        return name == culprit or any(map(contains, BRANCHES[name].split()))
+
+    def try_one(revision: Revision) -> Tried[Revision]:
+        return Tried(revision, Answer.BAD if contains(revision.commit) else Answer.GOOD, "")
+
+    found = bisect(commits, try_one, ancestry(commits))
+
+    assert [suspect.commit for suspect in found.suspects] == [culprit]
+    assert len(found.tried) <= 6
+
+
+def test_a_commit_knows_its_parents_and_follows_them(tmp_path: Path) -> None:
+    root = make_repository(tmp_path / "repository")
+    run(root, "checkout", "-q", "-b", "side")
+    commit(root, "hybridbench/side.py", "side")
+    run(root, "checkout", "-q", "main")
+    commit(root, "hybridbench/main.py", "main")
+    run(root, "merge", "--no-ff", "-m", "merge", "side")
+
+    commits = commits_between("HEAD~2", "HEAD", root)
+
+    assert {revision.subject for revision in commits[1:3]} == {"side", "main"}
+    assert ancestry(commits) == [0b0001, 0b0011, 0b0101, 0b1111]
 
 
 def stored(store: Path, name: str, **changes: object) -> Path:
