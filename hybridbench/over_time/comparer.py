@@ -9,9 +9,12 @@ compared by signature, rates by each run's own interval, and throughput by a rat
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -132,8 +135,24 @@ class Series:
 
 def series_facts(manifest: Manifest) -> dict[str, str]:
     """Return what all runs of one series share, by key, as text."""
-    facts = comparable_facts(manifest)
+    facts = comparable_facts(manifest) | dict(_watched(manifest.command))
     return {key: value for key, value in facts.items() if key not in _OF_ENVIRONMENT}
+
+
+def _watched(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield a watched program's command line and load: one program serves many models.
+
+    Where the program is installed does not matter: releases lie beside each other.
+    """
+    if "--" not in command:
+        return
+    at = command.index("--")
+    program, *arguments = command[at + 1 :] or ("",)
+    yield "command", shlex.join((Path(program).name, *arguments))
+    for word, following in pairwise(command[: at + 1]):
+        option, equals, value = word.partition("=")
+        if option == "--load":
+            yield "load", value if equals else following
 
 
 def series_key(model: str, profile: str, facts: Mapping[str, str]) -> tuple[str, ...]:

@@ -48,6 +48,27 @@ def steady(count: int, level: float = 1000.0, seed: int = 4) -> list[float]:
     return [level + float(one) for one in noise]
 
 
+def test_two_models_under_one_server_are_two_series_wherever_it_is_installed(
+    tmp_path: Path,
+) -> None:
+    ours = ["hybridbench", "watch", "--load", "burst -n 4"]
+    commands = [
+        [*ours, "--", "/opt/vllm-1/bin/vllm", "serve", "llama"],
+        [*ours, "--", "/opt/vllm-2/bin/vllm", "serve", "llama"],
+        [*ours, "--", "/opt/vllm-2/bin/vllm", "serve", "qwen"],
+        [*ours[:2], "--", "/opt/vllm-2/bin/vllm", "serve", "qwen"],
+    ]
+    for day, command in enumerate(commands):
+        model = {"name": "vllm", "device": "", "dtype": ""}
+        changes: dict[str, JsonValue] = {"model": {**model}, "command": [*command]}
+        add_run(tmp_path, f"run-{day}", DAY_S * day, verdict(), changes)
+
+    series = series_of(read_points(tmp_path)[0])
+
+    assert [len(one.points) for one in series] == [1, 1, 2]
+    assert "command vllm serve qwen, load burst -n 4" in series_title(series[1], series)
+
+
 def test_a_lasting_loss_is_told_with_its_first_run_and_the_versions(tmp_path: Path) -> None:
     nights(tmp_path, [*steady(12), *steady(6, 900.0)])
 
