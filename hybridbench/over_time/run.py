@@ -152,10 +152,10 @@ def merge_cells(
     """Merge the cells below ``places`` into the nightly run ``out``.
 
     Returns:
-        Its report, and why some of the pages could not be made.
+        Its report, and why some of the pages could not be made or written.
 
     Raises:
-        RunDirectoryError: nothing to merge, cells of two plans, or no way to write.
+        RunDirectoryError: nothing to merge, cells of two plans, or ``out`` cannot be made.
     """
     found = find_cells(places)
     plan = options.plan or plan_of(found, places)
@@ -171,13 +171,23 @@ def merge_cells(
     earlier = green_runs(beside, but=out)
     run = merged(plan, found, earlier, allow_partial=options.allow_partial)
     make_directory(out)
-    write_record(out / NIGHTLY, run)
     document = stored_document(out, run)
+    try:
+        return document, _write_merged(run, document, out, options.keep)
+    except RunDirectoryError as error:
+        # A disk that is full after hours of soaks does not hide what they found.
+        return document, (Failure("the report", str(error), ""),)
+
+
+def _write_merged(
+    run: NightlyRun, document: Document, out: Path, keep: Path | None
+) -> tuple[Failure, ...]:
+    write_record(out / NIGHTLY, run)
     failures = write_nightly_pages(out, document)
-    if options.keep is not None and run.green:
+    if keep is not None and run.green:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(run.started_wall_s))
-        keep_green_run(options.keep, f"{stamp}-{run.plan.name}", run)
-    return document, failures
+        keep_green_run(keep, f"{stamp}-{run.plan.name}", run)
+    return failures
 
 
 def stored_document(out: Path, run: NightlyRun) -> Document:

@@ -250,6 +250,10 @@ class DiskIsFull(_Void, frozen=True, kw_only=True):
     def words(self, found: Finding) -> Words:
         return Words(f"the run could not be written to its end: {self.message}")
 
+    def advice(self, found: Finding) -> str:
+        del found
+        return "Free space on the disk, or write elsewhere with --store, then repeat the run."
+
 
 class WorkerSilent(_Void, frozen=True, kw_only=True):
     """The worker was stopped."""

@@ -200,6 +200,19 @@ def test_no_cell_at_all_needs_a_plan(tmp_path: Path) -> None:
     assert told.exit_code == 16
 
 
+def test_a_report_that_cannot_be_written_does_not_hide_what_was_found(tmp_path: Path) -> None:
+    planned = planned_run(tmp_path)
+    store(finished(planned, "one", LEAK), tmp_path / "cells")
+    (tmp_path / "night" / "report.html").mkdir(parents=True)
+
+    told, failures = merge_cells(
+        [tmp_path / "cells"], tmp_path / "night", MergeOptions(planned.record)
+    )
+
+    assert told.exit_code == 10
+    assert "cannot write" in failures[0].said
+
+
 def test_a_damaged_cell_is_missing_and_named(tmp_path: Path) -> None:
     planned = planned_run(tmp_path)
     store(finished(planned, "one", CLEAN), tmp_path / "cells")
