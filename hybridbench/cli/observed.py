@@ -199,12 +199,12 @@ def observed_plan(
     if target.log is not None and not target.log.is_file():
         raise UsageError(f"{target.log}: there is no such file.", option="--log")
     from hybridbench.records.manifest import Options
-    from hybridbench.runs.watch import WatchPlan
+    from hybridbench.runs.watch import API_KEY, WatchPlan
     from hybridbench.targets.prepared import prepared_target
 
     prepared = prepared_target(words)
     duration_s = chosen_duration_s(course.duration, default_s)
-    return WatchPlan(
+    plan = WatchPlan(
         name=prepared.name if prepared is not None else _name(words, target.pid, url),
         store=course.store,
         duration_s=duration_s,
@@ -229,6 +229,9 @@ def observed_plan(
         prepared=prepared,
         probed=probes.probe,
     )
+    if not (plan.key.isascii() and plan.key.isprintable()):
+        raise UsageError(f"{API_KEY} has characters that no HTTP header can hold.")
+    return plan
 
 
 def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> int:

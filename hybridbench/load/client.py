@@ -23,6 +23,7 @@ from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.culprits import Culprits, Suspect
 from hybridbench.load.flight import (
     LINE_BYTES,
+    SILENT_S,
     TRIES,
     End,
     Flight,
@@ -61,9 +62,9 @@ _ACTIONS_PER_PUMP_MAX: Final = 512
 _TAIL_S: Final = 1.0
 # Requests that the server broke are counted by kind, up to this many kinds.
 _LOST_KINDS_MOST: Final = 64
-# Refusals that say nothing about the request; more of them in a row than this, with no other answer
-# between them, make the client pause, as failures do.
-_OF_THE_SERVER: Final = frozenset({"401", "403", "404", "429", "503"})
+# Statuses that say what is wrong with the request.  More other refusals in a row than this, with no
+# other answer between them, make the client pause, as failures do.
+_OF_THE_REQUEST: Final = frozenset({"400", "413", "414", "415", "422", "431"})
 _REFUSALS_IN_A_ROW: Final = 32
 # Pause after a failure; it doubles with each failure that follows at once.
 _BACK_OFF_S: Final = 0.1
@@ -85,6 +86,8 @@ _ADMITTED, _FIRST_TOKEN = 0.25, 0.5
 _NEWEST_WEIGHT: Final = 0.1
 _OK: Final = 200
 _STREAM: Final = "text/event-stream"
+# Types of answers that are not streams, whatever was requested: whole answers, and web pages.
+_WHOLE: Final = frozenset({"application/json", "text/html"})
 # Failures that suggest that the server died.  If only its engine died, it still answers later
 # requests, all with the same error.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
@@ -153,7 +156,7 @@ class LoadClient:
         try:
             async with self._session.get(f"{self._base}/v1/models") as response:
                 model, self._interface.owner = first_model(await response.read())
-        except (aiohttp.ClientError, TimeoutError, NoAnswerError) as error:
+        except (aiohttp.ClientError, TimeoutError, NoAnswerError, RecursionError) as error:
             if self._interface.names_model and not self._interface.model:
                 raise NoAnswerError("no-model") from error
         else:
@@ -372,7 +375,7 @@ class LoadClient:
                 if flight.begun or not flight.reused:
                     break
                 self._closes = True
-            except (aiohttp.ClientError, HttpProcessingError, ValueError):
+            except (aiohttp.ClientError, HttpProcessingError, ValueError, RecursionError):
                 return End.FAILED, "protocol"
         return End.FAILED, "disconnected"
 
@@ -406,8 +409,9 @@ class LoadClient:
                 if response.status in REFUSED or response.status in _BUSY:
                     return End.REJECTED, status
                 return End.FAILED, status
+            kind = response.content_type
             # The answer to a malformed request may not be of the requested type.
-            if response.content_type == _STREAM if http.marks else http.streams:
+            if kind == _STREAM if http.marks else http.streams and kind not in _WHOLE:
                 self._admitted(flight)
                 await self._read_stream(flight, response.content)
             else:
@@ -426,6 +430,7 @@ class LoadClient:
         """
         answer = flight.answer
         last_s: float | None = None
+        heard_s = _now_s()
         async for line in content:
             now_s = _now_s()  # before it is parsed
             if self._interface.read_line(line, answer):
@@ -436,6 +441,11 @@ class LoadClient:
                     self._took(TTFT, now_s - flight.due_s, flight)
                     self._first_token(flight)
                 last_s = now_s
+            if b"{" in line:
+                heard_s = now_s
+            elif now_s - heard_s > SILENT_S:
+                # Comments that keep the connection open are no answer.
+                raise TimeoutError
             if answer.over:
                 break
         if not answer.reason and not (answer.over and answer.chunks):
@@ -535,7 +545,8 @@ class LoadClient:
             self._workload.on_finished(rid, ids, "abort", now_s)
         else:
             self._workload.on_finished(rid, [], "failed", now_s)
-        if end is End.REJECTED and detail in _OF_THE_SERVER and not flight.is_malformed:
+        is_of_server = detail not in _OF_THE_REQUEST and not flight.is_malformed
+        if end is End.REJECTED and is_of_server:
             self._turned_away += 1
         elif end in (End.FINISHED, End.REJECTED):
             self._turned_away = 0

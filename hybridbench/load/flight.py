@@ -21,7 +21,7 @@ from hybridbench.workload.actions import ServerSubmit
 
 _CONNECT_S: Final = 10.0
 # An answer that stays silent for this long has failed.
-_SILENT_S: Final = 120.0
+SILENT_S: Final = 120.0
 # Wait after half of a body was sent, before the connection is closed.
 _HALF_SENT_S: Final = 0.2
 # A server that has closed a connection does not see later requests on it, so they are retried.
@@ -128,7 +128,7 @@ async def first_half(flight: Flight, body: bytes) -> AsyncIterator[bytes]:
     flight.cut = True
     if flight.task is not None:
         flight.task.cancel()
-    await asyncio.sleep(_SILENT_S)
+    await asyncio.sleep(SILENT_S)
 
 
 def connection(key: str) -> aiohttp.ClientSession:
@@ -138,7 +138,7 @@ def connection(key: str) -> aiohttp.ClientSession:
     traces.on_request_chunk_sent.append(_sent)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENT_S, total=None),
+        timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=SILENT_S, total=None),
         headers={"Authorization": f"Bearer {key}"} if key else None,
         read_bufsize=LINE_BYTES // 2,
         trace_configs=[traces],

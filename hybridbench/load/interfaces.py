@@ -49,6 +49,8 @@ _GIVES_IDS: Final = frozenset({"vllm", "hybridbench"})
 _LIKELIEST: Final = 10
 # Events of the Responses interface with a part of the answer, or of the reasoning before it.
 _DELTAS: Final = frozenset({"response.output_text.delta", "response.reasoning_text.delta"})
+# Servers' counts from here on are wrong, as are negative ones.
+_TOKENS_MOST: Final = 1 << 31
 # Finish reasons that did not come from the model.
 _GIVEN_UP: Final = frozenset({"abort", "error", "failed", "cancelled"})
 
@@ -458,7 +460,8 @@ def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
         answer.pieces.append(text)
     answer.chunks += len(answer.ids) > known or (bool(text) and not ids)
     if not chunk.index:
-        answer.input_tokens, answer.output_tokens = meta.prompt_tokens, meta.completion_tokens
+        answer.input_tokens = _counted(meta.prompt_tokens, None)
+        answer.output_tokens = _counted(meta.completion_tokens, None)
         answer.cached_tokens = meta.cached_tokens
         # All so far, or only the new ones, as for the ids.
         new = generated_tokens(meta.output_token_logprobs, meta.output_top_logprobs)
@@ -503,5 +506,10 @@ def _count(usage: _Usage | None, answer: Answer) -> None:
         written = usage.output_tokens if written is None else written
         if usage.prompt_tokens_details is not None:
             answer.cached_tokens = usage.prompt_tokens_details.cached_tokens
-        answer.input_tokens = answer.input_tokens if read is None else read
-        answer.output_tokens = answer.output_tokens if written is None else written
+        answer.input_tokens = _counted(read, answer.input_tokens)
+        answer.output_tokens = _counted(written, answer.output_tokens)
+
+
+def _counted(tokens: int | None, before: int | None) -> int | None:
+    """Return ``tokens``, unless no answer can have that number of them."""
+    return before if tokens is None or not 0 <= tokens < _TOKENS_MOST else tokens

@@ -56,6 +56,8 @@ from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
 from hybridbench.workload.profile import Cadence
 from hybridbench.workload.settings import Checkpoint
 
+# Variable with the key of the target's interface.
+API_KEY: Final = "OPENAI_API_KEY"
 _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
 # How often all processes of the machine are read, to see what the other ones use.
@@ -134,7 +136,7 @@ class WatchPlan(RunPlan):
     @property
     def key(self) -> str:
         """The API key of the target's interface, as its clients use it; empty for none."""
-        return self.environment.get("OPENAI_API_KEY", "")
+        return self.environment.get(API_KEY, "").strip()
 
     @property
     def census_every_s(self) -> float:
@@ -412,7 +414,7 @@ class WatchSteps(SoakSteps):
         def is_decided() -> bool:
             loop.status.waits_for = readiness.failed
             ended = readiness.done or loop.interrupted or loop.over
-            return ended or (loop.now_s >= dead_s and not readiness.reached)
+            return ended or (loop.now_s >= dead_s and readiness.reached is False)
 
         try:
             loop.run_until(is_decided, began_s + plan.ready_limit_s)

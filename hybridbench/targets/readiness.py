@@ -42,7 +42,7 @@ class Asked:
 
     Attributes:
         failed: why there was no good answer; empty if there was one.
-        reached: whether a server has accepted a connection.
+        reached: whether a server has accepted a connection; None while the first one is tried.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -50,7 +50,8 @@ class Asked:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failed = "it was not asked yet"
-        self.reached = self.done = False
+        self.reached: bool | None = None
+        self.done = False
 
     def start(self) -> None:
         """Start to ask."""
@@ -67,9 +68,10 @@ class Asked:
     def _try(self) -> None:
         try:
             self._ask()
+        except NotReachedError as error:
+            self.failed, self.reached = str(error), bool(self.reached)
         except NotReadyError as error:
-            self.failed = str(error)
-            self.reached |= not isinstance(error, NotReachedError)
+            self.failed, self.reached = str(error), True
         else:
             self.failed, self.reached = "", True
 
@@ -187,14 +189,23 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
     except http.client.HTTPException as error:
         # Its text may be what the server wrote.
         raise NotReadyError(f"{url}: its answer is not HTTP") from error
-    except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NotReachedError(f"{url}: {reason}") from error
+    except OSError as error:
+        raise _unanswered(url, error) from error
+    except ValueError as error:
+        # Its text has the header, and so the key.
+        raise NotReadyError(f"{url}: its address or the key cannot be sent") from error
     try:
         found: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found
+
+
+def _unanswered(url: str, error: OSError) -> NotReadyError:
+    if isinstance(error, urllib.error.URLError):
+        return NotReachedError(f"{url}: {error.reason}")
+    late = isinstance(error, TimeoutError)
+    return NotReadyError(f"{url}: {f'no whole answer in {_ANSWER_S:g} s' if late else error}")
 
 
 def _without_user(url: str) -> tuple[str, str]:

@@ -19,6 +19,12 @@ from typing import Any
 from aiohttp import web
 
 kept: list[object] = []
+# Answers of which nothing can be read, and their types, by fault.
+_BODIES = {
+    "html": (b"<html>sign in</html>", "text/html"),
+    "only-done": (b"data: [DONE]\n\n", "text/event-stream"),
+    "deep": (b'data: {"error": ' + b"[" * 10**5 + b"]" * 10**5 + b"}\n\n", "text/event-stream"),
+}
 
 
 class Kept:
@@ -107,7 +113,7 @@ class Server:
         tokens = next((sampling[name] for name in _LENGTHS if name in sampling), 16)
         self.running += 1
         try:
-            if asked.get("stream"):
+            if asked.get("stream") and self.options.fault != "unstreamed":
                 response = await self._stream(request, asked, self._words(prompt, tokens))
             else:
                 await asyncio.sleep(self.options.first_s + self.options.gap_s * (tokens - 1))
@@ -139,7 +145,7 @@ class Server:
             os._exit(0)
         if fault.startswith("dies-of-") and fault.removeprefix("dies-of-") in self.bodies[-1]:
             os._exit(0)
-        if fault == "status-429" or (fault == "status-500" and self.seen % 10 == 0):
+        if fault in ("status-405", "status-429") or (fault == "status-500" and self.seen % 10 == 0):
             status = int(fault.removeprefix("status-"))
             headers = dict(self.options.refused_with)
             return web.json_response({"error": {"message": "no"}}, status=status, headers=headers)
@@ -150,10 +156,9 @@ class Server:
             # The front end lives on for a while; all that run fail together.
             await asyncio.sleep(self.options.first_s)
             return web.json_response({"error": {"message": "dead", "code": 500}}, status=500)
-        if fault == "html":
-            return web.Response(text="<html>sign in</html>", content_type="text/html")
-        if fault == "only-done":
-            return web.Response(body=b"data: [DONE]\n\n", content_type="text/event-stream")
+        if fault in _BODIES:
+            body, kind = _BODIES[fault]
+            return web.Response(body=body, content_type=kind)
         if fault == "silent":
             await asyncio.sleep(3600)
         if len(prompt) > self.options.longest:
@@ -169,6 +174,9 @@ class Server:
             response.force_close()
         await response.prepare(request)
         await asyncio.sleep(self.options.first_s)
+        while fault == "only-comments":
+            await response.write(b": still here\n\n")
+            await asyncio.sleep(self.options.gap_s)
         for index in range(len(words)):
             if index:
                 await asyncio.sleep(self.options.gap_s)

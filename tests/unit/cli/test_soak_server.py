@@ -86,6 +86,24 @@ def test_a_server_that_promises_equal_bits_is_known_by_how_it_is_started(
 TARGET = TargetOptions(None, None, None, None, None)
 
 
+def test_a_key_goes_without_its_newline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary\n")
+
+    assert server_plan(PLAIN, TARGET, PROBES, COURSE).key == "sk-canary"
+
+
+@pytest.mark.parametrize("key", ["sk-canary\nX: y", "sk-canary\u20ac"])
+def test_a_key_that_no_header_can_hold_is_refused(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+
+    with pytest.raises(UsageError, match="no HTTP header can hold") as refused:
+        server_plan(PLAIN, TARGET, PROBES, COURSE)
+
+    assert "canary" not in str(refused.value)
+
+
 def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Path) -> None:
     save_target(tmp_path, "vllm", "0.32.0")
     options = replace(TARGET, command=["--max-num-seqs", "4"])

@@ -237,7 +237,8 @@ def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() ->
     ("fault", "counted"),
     [
         ("status-500", "requests_failed.500"),
-        ("html", "requests_failed.cut-off"),
+        ("html", "requests_failed.protocol"),
+        ("deep", "requests_failed.protocol"),
         ("half", "requests_failed.disconnected"),
         ("only-done", "requests_failed.empty"),
     ],
@@ -250,6 +251,28 @@ def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: st
     assert served.counts["requests_failed"] == sum(
         count for name, count in served.counts.items() if name.startswith("requests_failed.")
     )
+
+
+def test_a_server_that_does_not_stream_is_served_all_the_same() -> None:
+    served = serve("--fault", "unstreamed", requests=20)
+
+    assert served.counts["finishes"] == served.counts["requests_submitted"]
+    assert TTFT not in served.report.latencies
+
+
+def test_an_answer_of_comments_alone_takes_no_longer_than_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hybridbench.load.client.SILENT_S", 0.1)
+    served = serve("--fault", "only-comments", for_s=0.2)
+
+    assert served.counts["requests_failed.timeout"] == served.counts["requests_submitted"]
+
+
+def test_a_server_without_the_method_is_not_flooded() -> None:
+    served = serve("--fault", "status-405", for_s=0.5)
+
+    assert served.counts["requests_rejected.405"] < 100
 
 
 def test_a_server_that_asks_for_a_pause_gets_it() -> None:

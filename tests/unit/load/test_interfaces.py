@@ -39,6 +39,17 @@ def test_a_stream_of_completions() -> None:
     assert (answer.input_tokens, answer.reason, answer.over) == (9, "length", True)
 
 
+@pytest.mark.parametrize("count", [-4, 10**30])
+def test_a_count_that_no_answer_can_have_is_not_taken(count: int) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": count}
+    answer = streamed("completions", {"choices": [{"text": " a"}]}, {"usage": usage})
+    meta = {**usage, "finish_reason": {"type": "stop"}}
+    generated = streamed("generate", {"text": "a", "output_ids": [5], "meta_info": meta})
+
+    assert (answer.input_tokens, answer.tokens) == (None, 1)
+    assert (generated.input_tokens, generated.tokens) == (None, 1)
+
+
 @pytest.mark.parametrize(
     "line", [b": ping\n", b"event: ping\r\n", b"data:\n", b"data: \r\n", b"\n"]
 )

@@ -210,10 +210,10 @@ class Load:
 class Ready:
     """Says that the target serves once ``after`` questions were asked."""
 
-    def __init__(self, after: int, *, reached: bool = True) -> None:
+    def __init__(self, after: int, *, reached: bool | None = True) -> None:
         self.after = after
         self.reached = reached
-        self.failed = "HTTP status 503" if reached else "Connection refused"
+        self.failed = "Connection refused" if reached is False else "HTTP status 503"
         self.closed = False
 
     def start(self) -> None: ...
@@ -496,6 +496,13 @@ def test_a_port_where_nothing_listens_is_given_up_after_a_minute(
         run.steps.run()
 
     assert lost.value.reason == reason
+
+
+def test_a_port_whose_first_answer_takes_a_minute_is_waited_for() -> None:
+    run = watched(ready=Ready(after=10**9, reached=None))
+
+    with pytest.raises(WorkerLostError, match="within 15m"):
+        run.steps.run()
 
 
 def test_a_run_that_is_interrupted_before_the_target_serves_says_so() -> None:

@@ -218,3 +218,32 @@ def test_a_server_is_asked_without_the_proxy_of_the_environment(
         answers(f"{server.url}/health")
 
         assert server.asked == [("/health", None)]
+
+
+def test_a_key_that_cannot_be_sent_is_in_no_message() -> None:
+    with pytest.raises(NotReadyError, match="the key cannot be sent") as refused:
+        completion("http://127.0.0.1:1", "sk-canary\n")
+
+    assert "canary" not in str(refused.value)
+
+
+def test_a_server_that_accepts_and_does_not_answer_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hybridbench.targets.readiness._ANSWER_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asked = Asked(lambda: completion(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        before = asked.reached
+        asked.start()
+        asked._thread.join()
+
+    assert (before, asked.reached, asked.done) == (None, True, True)
+    assert asked.failed.endswith("no whole answer in 0.05 s")
+
+
+def test_json_that_is_too_deep_is_no_list_of_models() -> None:
+    with (
+        serving({"/v1/models": (200, "[" * 10**5)}) as server,
+        pytest.raises(OtherServerError, match="lists no model"),
+    ):
+        completion(server.url)
