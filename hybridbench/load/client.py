@@ -167,7 +167,10 @@ class LoadClient:
 
         ``exact`` means that the server was started so that batching changes no answer.
         """
-        self._repeats = Repeats(seed, self._interface.not_repeated, exact=exact)
+        interface = self._interface
+        self._repeats = Repeats(
+            seed, interface.not_repeated, exact=exact, both_ways=interface.both_ways
+        )
 
     def pause(self) -> None:
         """Send nothing more; requests in flight continue."""
@@ -312,9 +315,15 @@ class LoadClient:
             self.failure = f"the load client failed at an idle point: {type(error).__name__}"
         self._rest_if_idle()
 
-    async def _again(self, request: Submit, key: str) -> Answer | None:
-        """Repeat ``request`` without the cache of other keys; return the answer, or None."""
-        flight = self._send_beside(request, self._interface.cold_request(request, key))
+    async def _again(self, request: Submit, key: str, whole: bool) -> Answer | None:
+        """Repeat ``request`` without the cache of other keys, and without streaming if ``whole``;
+        return the answer, or None.
+        """
+        http = self._interface.cold_request(request, key)
+        if whole:
+            http.fields.pop("stream_options", None)
+            http.fields["stream"] = False
+        flight = self._send_beside(request, http)
         await asyncio.wait([flight[1]])
         return flight[0].answer if flight[0].end is End.FINISHED else None
 

@@ -246,6 +246,13 @@ class Interface:
             return "interface"
         return "" if self.owner in _COLD else "no-cold-way"
 
+    @property
+    def both_ways(self) -> bool:
+        """Whether answers are streamed, and have the same text if they are not.  In a chat, what
+        separates the reasoning from the rest may treat both differently.
+        """
+        return self._streams and self._api != "chat"
+
     def cold_request(self, request: Submit, key: str) -> HttpRequest:
         """Build the request with logprobs, computed with no cached content except that of requests
         with the same ``key``.

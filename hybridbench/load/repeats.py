@@ -6,7 +6,8 @@ requests in one batch round differently than alone.  So its request is sent thre
 if these agree, both earlier answers are compared with theirs.
 
 The effect of rounding on this server is measured too: some equal answers are computed alone, then
-again with their own prefix in the cache, and the logprobs of equal tokens are compared.
+again with their own prefix in the cache, and the logprobs of equal tokens are compared.  These are
+requested without streaming as well: all other requests of a run may be streamed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from secrets import token_hex
 from statistics import median
 from typing import Final, Literal
+
+import msgspec
 
 from hybridbench.load.interfaces import Answer
 from hybridbench.load.logprobs import BROKEN, Token, first_difference
@@ -41,9 +44,9 @@ _GAPS_KEPT: Final = 4096
 # Reasons for the end of an answer that are not its own choice; none if its end is missing.
 _AT_LIMIT: Final = frozenset({"length", ""})
 
-# Sends a request, with logprobs, that shares cached content only with requests of the same key;
-# returns None if no answer came.
-Ask = Callable[[Submit, str], Awaitable[Answer | None]]
+# Sends a request, with logprobs, that shares cached content only with requests of the same key,
+# and, if the last argument is true, without streaming; returns None if no answer came.
+Ask = Callable[[Submit, str, bool], Awaitable[Answer | None]]
 
 
 class Repeats:
@@ -53,10 +56,14 @@ class Repeats:
         seed: of the draws.
         left_out: why no answer can be compared; empty if they can.
         exact: whether the server was started so that batching changes no answer.
+        both_ways: whether answers are streamed, and have the same text if they are not.
     """
 
-    def __init__(self, seed: int, left_out: str = "", *, exact: bool = False) -> None:
+    def __init__(
+        self, seed: int, left_out: str = "", *, exact: bool = False, both_ways: bool = False
+    ) -> None:
         self._exact = exact
+        self._both_ways = both_ways
         self._random = random.Random(seed)
         self._left_out = left_out
         self._sample: list[tuple[Submit, Answer]] = []
@@ -150,7 +157,7 @@ class Repeats:
             if drawn is None:
                 return
             request, served = drawn
-            control = await ask(request, token_hex(16))
+            control = await ask(request, token_hex(16), False)
             if control is None:
                 self._reasons["failed"] += 1
             elif _is_equal(served, control):
@@ -163,7 +170,7 @@ class Repeats:
         """Measure the rounding of an unchanged answer, alone and with reuse."""
         key = token_hex(16)
         for _ in range(2):
-            again = await ask(request, key)
+            again = await ask(request, key, False)
             if again is None or not _is_equal(again, control):
                 return
             largest, tokens = _noise(control.logprobs, again.logprobs)
@@ -171,11 +178,20 @@ class Repeats:
             gaps = [token.gap for token in again.logprobs]
             self._gaps += [gap for gap in gaps if gap is not None]
         del self._gaps[:-_GAPS_KEPT]
+        if self._both_ways:
+            whole = await ask(request, token_hex(16), True)
+            if whole is not None and not _is_equal_streamed(whole, control):
+                await self._alone(ask, request, control, control, whole=True)
 
-    async def _alone(self, ask: Ask, request: Submit, served: Answer, control: Answer) -> None:
+    async def _alone(
+        self, ask: Ask, request: Submit, served: Answer, control: Answer, *, whole: bool = False
+    ) -> None:
+        """Compare both answers with those that the request gets alone; if these are ``whole``, not
+        streamed, both are the same one, which agreed with the others.
+        """
         answers = []
         for _ in range(_ALONE):
-            answer = await ask(request, token_hex(16))
+            answer = await ask(request, token_hex(16), whole)
             if answer is None:
                 self._reasons["failed"] += 1
                 return
@@ -184,7 +200,8 @@ class Repeats:
         if not all(_is_equal(answer, alone) for answer in answers[1:]):
             self._reasons["unsteady"] += 1
             return
-        self._compared(served)
+        if not whole:
+            self._compared(served)
         for name, answer, kept in (
             ("served", served, self._served),
             ("control", control, self._control),
@@ -193,7 +210,8 @@ class Repeats:
                 continue
             self._counts[name] += 1
             if len(kept) < _KEPT:
-                kept.append(_differing(request, answer, alone, _reused(served)))
+                found = _differing(request, answer, alone, _reused(served))
+                kept.append(msgspec.structs.replace(found, streamed=whole))
 
     def _compared(self, served: Answer) -> None:
         self._counts["compared"] += 1
@@ -215,6 +233,15 @@ def _unfit(request: Submit) -> str:
 
 def _is_equal(one: Answer, other: Answer) -> bool:
     return _content(one) == _content(other) and not (one.ids and _text_differs(one, other))
+
+
+def _is_equal_streamed(whole: Answer, streamed: Answer) -> bool:
+    """Return whether a whole answer has all that a stream had, except for what servers may leave
+    out of either: spaces, parts of characters, and the token that ends it.
+    """
+    shorter, longer = sorted((whole.ids, streamed.ids), key=len)
+    is_same = shorter == longer or (whole.reason == "stop" and shorter == longer[:-1])
+    return (is_same or not shorter) and not _text_differs(whole, streamed)
 
 
 def _content(answer: Answer) -> str | Sequence[int]:

@@ -87,6 +87,8 @@ class Differing(msgspec.Struct, frozen=True):
         reused: whether the server took some of the prompt from its cache; None as for ``margin``.
         certain: what shows that rounding is not the cause, whatever the margin: "length", as the
             shorter answer ended before its limit; "text", as the token ids are equal; or nothing.
+        streamed: whether it was streamed, as all answers of the run, and differs from what its
+            request gets alone without streaming.
     """
 
     place: int
@@ -94,6 +96,7 @@ class Differing(msgspec.Struct, frozen=True):
     margin: float | None = None
     reused: bool | None = None
     certain: Literal["", "length", "text"] = ""
+    streamed: bool = False
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,10 +86,15 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             f"{self.wrong or self.control:,} of {self.compared:,} answers differ from those to the "
             "same requests alone, without cache"
         )
+        cause = (
+            "a part of each stream was lost or changed on the way to the client"
+            if self._is_of_streams
+            else "the server computed them from a state or KV that was not theirs, or gave them "
+            "to the wrong request"
+        )
         return Words(
             title,
-            cause="the server computed them from a state or KV that was not theirs, or gave them "
-            "to the wrong request",
+            cause=cause,
             evidence=(
                 *([reuse] if self._is_of_reuse else []),
                 *map(_example, self.examples[:_EXAMPLES_MAX]),
@@ -102,6 +107,11 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         del found
+        if self._is_of_streams:
+            return (
+                "Answers that are not streamed are right: look at the code that streams them, and "
+                "at what stands between the server and its clients."
+            )
         if self._is_of_reuse:
             return "Look at the code that serves requests whose prefix is in the cache."
         if self.control:
@@ -128,6 +138,10 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             f"logprobs of {self.noise_tokens:,} tokens by {self.noise:.2g} at most, and the "
             f"likeliest token usually leads by {self.usual_gap:.3g}"
         )
+
+    @property
+    def _is_of_streams(self) -> bool:
+        return bool(self.examples) and all(one.streamed for one in self.examples)
 
     @property
     def _is_of_reuse(self) -> bool:
@@ -226,14 +240,15 @@ def _tolerance(seen: Repeated) -> float:
 
 def _example(one: Differing) -> str:
     of = f"a request of {one.prompt_tokens:,} prompt tokens"
+    alone = f"alone{', not streamed' if one.streamed else ''}"
     if one.certain == "text":
-        return f"{of}: its tokens are those that the server gives it alone, but not its text"
+        return f"{of}: its tokens are those that the server gives it {alone}, but not its text"
     if one.certain == "length":
         return (
-            f"{of}: its answer and the one that the server gives it alone, three times, part at "
+            f"{of}: its answer and the one that the server gives it {alone}, three times, part at "
             f"output token {one.place + 1}, and the shorter one ends before the limit"
         )
     return (
         f"{of}: output token {one.place + 1} was less likely by {one.margin or 0.0:.3g} nats than "
-        "the one that the server gives it alone, three times"
+        f"the one that the server gives it {alone}, three times"
     )

@@ -185,7 +185,8 @@ class Server:
                 assert request.transport is not None
                 request.transport.close()
                 return response
-            await response.write(_event(_chunk(request.path, words[: index + 1], asked)))
+            if fault != "stream-drops" or index != 2:
+                await response.write(_event(_chunk(request.path, words[: index + 1], asked)))
         for event in _last(request.path, words):
             await response.write(event)
         return response

@@ -153,8 +153,8 @@ def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -
     assert set(found.left_out) == {"sampled"}
     # They are requests like all others, and no latency is measured of them.
     measured = served.counts["finishes"] - found.compared - _first_asked(served)
-    # Answers this short are all measured, twice each, unless time runs out.
-    assert 0 < measured <= 2 * found.compared
+    # Answers this short are all measured, unless time runs out: twice each, and without streaming.
+    assert 0 < measured <= 3 * found.compared
     assert (found.noise, found.noise_tokens > 0) == (0.0, True)
     assert sum(served.report.latencies[E2E].values()) == _first_asked(served)
 
@@ -162,6 +162,25 @@ def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -
 def _first_asked(served: Served) -> int:
     assert served.report.repeated is not None
     return served.report.repeated.compared + served.report.repeated.left_out["sampled"]
+
+
+@pytest.mark.parametrize("owner", ["vllm", "sglang"])
+def test_a_fault_in_every_streamed_answer_is_seen(owner: str) -> None:
+    """A server that gives token ids, and one that gives text alone."""
+    settings = {**NO_ABORTS, "sampling": "{temperature: 0}", "output.tokens": "[6, 12]"}
+    served = serve(
+        *("--owner", owner, "--fault", "stream-drops"),
+        settings=settings,
+        requests=30,
+        repeat_s=5.0,
+    )
+
+    found = served.report.repeated
+    assert found is not None
+    assert found.compared > 20
+    assert found.served_differ > 1
+    assert {(one.margin, one.streamed) for one in found.served} == {(5.0, True)}
+    assert found.noise_tokens > 0
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])

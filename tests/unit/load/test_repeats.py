@@ -31,9 +31,11 @@ def answer(text: str, cached_tokens: int | None = None) -> Answer:
     )
 
 
-def compared(served: list[Answer], ask: Ask, *, budget_s: float = 5.0) -> Repeated:
+def compared(
+    served: list[Answer], ask: Ask, *, budget_s: float = 5.0, both_ways: bool = False
+) -> Repeated:
     async def run() -> Repeated:
-        repeats = Repeats(1)
+        repeats = Repeats(1, both_ways=both_ways)
         for number, one in enumerate(served):
             repeats.saw(request(number), one)
         await repeats.compare(ask, budget_s)
@@ -48,8 +50,8 @@ def server(
     """What it answers the requests by their numbers: first beside others, and then alone."""
     asked: set[int] = set()
 
-    async def ask(again: Submit, key: str) -> Answer | None:
-        del key
+    async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
+        del key, whole
         number = again.input_ids[0]
         text = (alone if number in asked else together)(number)
         asked.add(number)
@@ -79,7 +81,7 @@ def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measu
     """Twelve answers will do, but not if they are short."""
     calls: list[tuple[int, str]] = []
 
-    async def ask(again: Submit, key: str) -> Answer | None:
+    async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
         calls.append((again.input_ids[0], key))
         moved = 0.02 * sum(number == again.input_ids[0] for number, _ in calls)
         tokens = [
@@ -137,14 +139,54 @@ def test_an_answer_that_ends_before_its_limit_is_certainly_wrong(
 def test_equal_tokens_with_another_text_are_certainly_wrong(text: str, *, differs: bool) -> None:
     """Only spaces and partial characters depend on the parts of a stream."""
 
-    async def ask(again: Submit, key: str) -> Answer | None:
-        del again, key
+    async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
+        del again, key, whole
         return Answer(["ab", "c"], [1, 2], reason="length")
 
     found = compared([Answer([text], [1, 2], reason="length")], ask)
 
     assert (found.compared, found.served_differ) == (1, int(differs))
     assert [one.certain for one in found.served] == ["text"] * differs
+
+
+def in_both_ways(streamed: Answer, whole: Answer) -> Repeated:
+    async def ask(again: Submit, key: str, is_whole: bool) -> Answer | None:
+        del again, key
+        return whole if is_whole else streamed
+
+    return compared([streamed] * 3, ask, both_ways=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "reason"),
+    [
+        ("a b", [1, 2], "length"),
+        (" a b\ufffd", [1, 2], "length"),
+        # The token that ends it.
+        (" a b", [1, 2, 9], "stop"),
+        (" a b", [1], "stop"),
+        (" a b", [], "stop"),
+    ],
+)
+def test_a_whole_answer_may_be_cut_otherwise_than_a_stream(
+    text: str, ids: list[int], reason: str
+) -> None:
+    found = in_both_ways(Answer([RIGHT], [1, 2], reason=reason), Answer([text], ids, reason=reason))
+
+    assert (found.compared, found.served_differ, found.control_differ) == (3, 0, 0)
+
+
+def test_a_streamed_answer_that_differs_from_the_whole_one_is_compared_once() -> None:
+    found = in_both_ways(answer(OTHER), answer(RIGHT))
+
+    assert (found.compared, found.served_differ, found.control_differ) == (3, 3, 3)
+    assert {(one.margin, one.streamed) for one in found.served} == {(4.0, True)}
+
+
+def test_near_ties_that_fall_otherwise_in_a_whole_answer_have_no_margin_to_speak_of() -> None:
+    found = in_both_ways(answer(NEAR), answer(RIGHT))
+
+    assert [one.margin for one in found.served] == [pytest.approx(0.01)] * 3
 
 
 def test_what_is_computed_beside_others_shows_what_rounding_does() -> None:
@@ -198,7 +240,7 @@ def test_of_a_server_that_cannot_leave_its_cache_out_nothing_is_kept() -> None:
 def test_the_sample_is_drawn_from_all_and_bounded() -> None:
     numbers: list[int] = []
 
-    async def ask(again: Submit, key: str) -> Answer | None:
+    async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
         numbers.append(again.input_ids[0])
         return answer(RIGHT)
 

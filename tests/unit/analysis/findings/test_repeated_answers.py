@@ -54,6 +54,18 @@ def record(
     return with_events(healthy_record(RUN), AnswersRepeated(so_far=so_far, t_s=230.0))
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_fault_of_streaming_alone_is_named(*, streamed: bool) -> None:
+    wrong = (Differing(3, 100, 2.5, streamed=True), Differing(3, 100, 2.5, streamed=streamed))
+
+    (found,) = repeated_answer_findings(record(wrong, wrong))
+
+    assert ("look at the code that streams them" in found.basis.advice(found)) is streamed
+    words = found.basis.words(found)
+    assert ("a part of each stream was lost" in str(words.cause)) is streamed
+    assert "gives it alone, not streamed, three times" in " ".join(words.evidence)
+
+
 def test_two_answers_that_rounding_does_not_explain_are_corrupt() -> None:
     verdict = judge(record(differing(3.0, 0.01, 2.5)))
 
