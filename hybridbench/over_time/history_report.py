@@ -66,7 +66,7 @@ def history_document(
         badge=_badge(series, bool(worse)),
         meaning="Runs are compared only where model, profile and machine agree.",
         exit_code=int(ExitCode.CLEAN),
-        headline=_headline(series, worse, left),
+        headline=_headline(series, worse, left, len(unread)),
         answer=(),
         gates=tuple(_gate(one, trend) for one in series for trend in one.trends),
         suite="hybridbench history",
@@ -124,8 +124,10 @@ def _badge(series: Sequence[Series], worse: bool) -> Badge:
 
 
 def _headline(
-    series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]], left: int
+    series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]], left: int, unread: int
 ) -> Text:
+    if not series and unread and not left:
+        return f"No run here can be read; {times(unread, 'run')} left out."
     if not series:
         none = f"The options select no run; {times(left, 'run')} left out."
         return none if left else "There is no run here."

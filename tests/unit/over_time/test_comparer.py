@@ -69,6 +69,14 @@ def test_two_models_under_one_server_are_two_series_wherever_it_is_installed(
     assert "command vllm serve qwen, load burst -n 4" in series_title(series[1], series)
 
 
+def test_a_store_of_damaged_runs_is_not_called_empty(tmp_path: Path) -> None:
+    (add_run(tmp_path, "run", 0.0, verdict()) / "manifest.json").write_text("{")
+
+    document = history_document([], read_points(tmp_path)[1], "store")
+
+    assert document.headline == "No run here can be read; 1 run left out."
+
+
 def test_a_lasting_loss_is_told_with_its_first_run_and_the_versions(tmp_path: Path) -> None:
     nights(tmp_path, [*steady(12), *steady(6, 900.0)])
 
