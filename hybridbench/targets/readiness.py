@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable
-from typing import Final
+from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
 _POLL_S: Final = 0.5
@@ -178,7 +178,7 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
         request.add_header("Authorization", authorization or f"Bearer {key}")
     try:
         # As for metrics: the server is near, and a proxy from the environment may not reach it.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Redirects)
         with opener.open(request, timeout=_ANSWER_S) as answer:
             text = answer.read(_BODY_MOST)
     except urllib.error.HTTPError as error:
@@ -199,6 +199,29 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
     except (ValueError, RecursionError):
         return None
     return found
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows what the load client follows, and gives no key to another server."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        found: urllib.request.Request | None
+        if code in (307, 308):
+            # The other ones turn a POST into a GET.
+            found = urllib.request.Request(newurl, req.data, req.headers, method=req.get_method())  # noqa: S310 - http(s) alone, checked by the caller
+        else:
+            found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if found is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            found.remove_header("Authorization")
+        return found
 
 
 def _unanswered(url: str, error: OSError) -> NotReadyError:

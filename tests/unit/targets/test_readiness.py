@@ -32,6 +32,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     pages: Mapping[str, Page]
     asked: list[tuple[str, object]]
+    keys: list[str | None]
+    moved: str = ""  # the server that answers everything instead
 
     @property
     def url(self) -> str:
@@ -52,6 +54,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: object) -> None:
         self.server.asked.append((self.path, body))
+        self.server.keys.append(self.headers["Authorization"])
+        if self.server.moved and not self.path.startswith("/moved"):
+            self.send_response(307)
+            self.send_header("Location", f"{self.server.moved}/moved{self.path}")
+            self.end_headers()
+            return
         status, page = self.server.pages.get(self.path, (404, {}))
         text = page if isinstance(page, str) else json.dumps(page)
         self.send_response(status)
@@ -62,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(pages: Mapping[str, Page]) -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.pages, server.asked = pages, []
+        server.pages, server.asked, server.keys = pages, [], []
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield server
@@ -247,3 +255,19 @@ def test_json_that_is_too_deep_is_no_list_of_models() -> None:
         pytest.raises(OtherServerError, match="lists no model"),
     ):
         completion(server.url)
+
+
+def test_a_request_that_is_sent_elsewhere_takes_its_body_there_but_no_key_to_another_server() -> (
+    None
+):
+    pages = {"/moved/v1/models": MODELS, "/moved/v1/completions": CHOICE}
+    with serving(pages) as server, serving(pages) as other:
+        server.moved = server.url
+        completion(server.url, "sk-canary")
+        own, server.keys = server.keys, []
+        server.moved = other.url
+        completion(server.url, "sk-canary")
+
+    assert [path for path, body in other.asked if body] == ["/moved/v1/completions"]
+    assert set(own) == set(server.keys) == {"Bearer sk-canary"}
+    assert set(other.keys) == {None}
