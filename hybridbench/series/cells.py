@@ -18,7 +18,8 @@ _GROUPED_BY_SPACES = re.compile(
 )
 # By a separator of thousands, the decimal point that goes with it and numbers that have the first.
 _GROUPED = {
-    ",": (".", re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?(?![\d,.])")),
+    # In India also 8,19,200.
+    ",": (".", re.compile(r"[+-]?[1-9]\d{0,2}(,\d\d)*(,\d{3})+(\.\d+)?(?![\d,.])")),
     ".": (",", re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?(?![\d,.])")),
 }
 _THREE_DIGITS = re.compile(r"[1-9]\d{0,2}[,.]\d{3}")

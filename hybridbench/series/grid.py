@@ -24,9 +24,10 @@ from hybridbench.series.times import (
     UNITS_S,
     BadTimeError,
     Times,
+    is_moment,
     is_since_1970,
+    is_unit_unsure,
     looks_like_time,
-    may_be_milliseconds,
     names_epoch,
     names_time,
     parse_times,
@@ -35,9 +36,10 @@ from hybridbench.series.times import (
 from hybridbench.series.units import (
     BYTE_FACTORS,
     PROCESS_ID,
-    bracket_unit,
+    WHOLE_UNITS,
     kilobyte_of,
     meaning_of,
+    unit_word,
     usual_units,
 )
 
@@ -45,7 +47,7 @@ _PARTS_MAX = 256
 _NAMES_MAX = 8
 _NUMERIC_SHARE = 0.9
 # In ps and top, these columns are processor time or a process start time, not the sample time.
-_NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "START", "STARTED"})
+_NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "ZEIT+", "START", "STARTED"})
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,12 @@ class RawColumn:
 # Long format, as from pandas' melt or InfluxDB: one row per reading, with the name in one cell and
 # the value in another.
 METRIC_NAME = re.compile(
-    r"_*(metric|name|measurement|counter|series|field|key|variable)(_?name|[.]type|[.]value)?_*",
+    r"_*(metric|name|measurement|counter|series|field|key|variable)([_ ]?name|[.]type|[.]value)?_*",
     re.I,
 )
-_VALUE = re.compile(r"_?(value|val|v|y|reading|asint|asdouble)([.](int64|double)value)?", re.I)
+_VALUE = re.compile(
+    r"_?(value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?", re.I
+)
 
 
 # Cells and the line that they are on.
@@ -140,14 +144,15 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     columns = grid.columns
     keys = _keys(grid, columns, times, at)
     parts = parts_of(grid.names, [cells for _, cells in grid.rows], keys)
+    of_nobody = times is None and not keys
+    times = times or _counted_times(parts, len(grid.rows), source)
+    parts = _lasting(parts, source)
     if len(parts) > _PARTS_MAX:
         raise source.wrong(
             f"rows of {len(parts)} series, such as {next(iter(parts))}; keep "
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
     found: list[RawColumn] = []
-    of_nobody = times is None and not keys
-    times = times or _counted_times(parts, len(grid.rows), source)
     metric, unit_at = _metric_columns(grid, at, keys)
     for group, rows in enumerate(parts.values()):
         own = Times(times.t_s[rows], times.absolute)
@@ -162,7 +167,8 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             if index in (at, metric, unit_at, *keys):
                 continue
             written = [columns[index][row] for row in rows]
-            cells = ungrouped(written, grid.groups)
+            known = grid.groups + grid.unsure * (unit_word(name) in WHOLE_UNITS)
+            cells = ungrouped(written, known)
             unsure = any(mark in written[0] for mark in grid.unsure)
             if (unsure or (cells != written and "." in written[0])) and may_be_grouped(written):
                 source.notes.append(
@@ -186,6 +192,15 @@ def _keys(
     for key in map(grid.names.index, known):
         keys += [key] if splits(columns, keys, key) else []
     return keys + [i for i in keys_of(grid.names, columns, times, at) if i not in keys]
+
+
+def _lasting(parts: Mapping[str, Sequence[int]], source: Source) -> Mapping[str, Sequence[int]]:
+    """Drop series of one row, such as the grep that each sample of `ps aux | grep x` shows."""
+    once = [label for label, rows in parts.items() if len(rows) == 1]
+    if not 0 < len(once) < len(parts):
+        return parts
+    source.notes.append(f"{len(once)} series of one row left out, first {once[0]}")
+    return {label: rows for label, rows in parts.items() if len(rows) > 1}
 
 
 def _metric_columns(
@@ -216,11 +231,14 @@ def _with_whole_times(grid: Grid) -> Grid:
     """Merge the date and time-of-day columns of ``grid`` into one, if it has both."""
     names = [name.strip("# ").casefold() for name in grid.names]
     # In JSON of sysstat they are timestamp.date and timestamp.time.
-    days = (i for i, name in enumerate(names) if name.rpartition(".")[2] == "date")
-    date = next((i for i in days if f"{names[i][:-4]}time" in names), None)
-    if date is None or ":" in grid.rows[0][1][date]:
+    clocks = {i: f"{name[:-4]}time" for i, name in enumerate(names) if name.endswith("date")}
+    found = [(i, names.index(clock)) for i, clock in clocks.items() if clock in names]
+    first = grid.rows[0][1]
+    beside = [(i, a, b) for i, (a, b) in enumerate(pairwise(first)) if ":" in b]
+    found += [(i, i + 1) for i, a, b in beside if looks_like_time(a) and is_moment(f"{a} {b}")]
+    date, clock = next((one for one in found if ":" not in first[one[0]]), (None, 0))
+    if date is None:
         return grid
-    clock = names.index(f"{names[date][:-4]}time")
     kept = [index for index in range(len(names)) if index not in (date, clock)]
     rows = [
         (line, [*(cells[i] for i in kept), f"{cells[date]} {cells[clock]}"])
@@ -247,7 +265,7 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
             raise source.wrong(f"column {grid.names[at]}: {error}.", line) from error
         source.notes.append(f"the last line ({line}) is cut short: left out")
         return _with_times(replace(grid, rows=rows[:-1]), at, unit, source)
-    if not unit and is_number(rows[0][1][at]) and may_be_milliseconds(times):
+    if not unit and is_number(rows[0][1][at]) and is_unit_unsure(times):
         raise _no_unit(grid.names[at], source)
     return replace(grid, rows=rows), times
 
@@ -353,7 +371,7 @@ def _column(
         value[~np.isfinite(value)] = np.nan
         return RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
     value, in_bytes = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
-    filled, first, unit, kb = 0, None, bracket_unit(name), kilobyte_of(name)
+    filled, first, unit, kb = 0, None, unit_word(name), kilobyte_of(name)
     for index, cell in enumerate(cells):
         text = cell.strip()
         if not is_nothing(text):

@@ -88,6 +88,9 @@ def lists_in(
         for key, below in node.items():
             yield from lists_in(below, line, f"{path}.{key}" if path else key, around)
     elif isinstance(node, list):
+        # Netdata's csvjsonarray and spreadsheets: a list of names, then of cells.
+        if len(node) > 2 and isinstance(node[0], list) and names_time(str(*node[0][:1])):
+            node = rows_below_heading({"columns": node[0], "rows": node[1:]})
         whole = [_with_its_numbers(e) if isinstance(e, dict) else e for e in node]
         objects = [entry for entry in whole if isinstance(entry, dict) and not table_in(entry)]
         if objects and len(objects) == len(node):
@@ -200,9 +203,11 @@ def table_in(node: Object) -> Sequence[Object]:
     These are a heading beside rows (InfluxDB, pandas ``orient="split"``, Netdata, ClickHouse),
     values by time (OpenTSDB), and parallel columns.
     """
-    dated = (k[:1].isdigit() and is_time(k) and is_json_number(v) for k, v in node.items())
-    if len(node) > 1 and all(dated):
-        return [{"time": key, "value": value} for key, value in node.items()]
+    if len(node) > 1 and all(k[:1].isdigit() and is_time(k) for k in node):
+        if all(map(is_json_number, node.values())):
+            return [{"time": key, "value": value} for key, value in node.items()]
+        if all(isinstance(v, dict) for v in node.values()):
+            return [{"time": k, **v} for k, v in node.items() if isinstance(v, dict)]
     return rows_below_heading(node) or _columns_in(node)
 
 

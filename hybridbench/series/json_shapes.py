@@ -115,15 +115,18 @@ def _series_in(node: object) -> Iterator[_Series]:
         return
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
-    lists = [[value]] if of_metric and isinstance(value, list) else list(node.values())
-    tables = [list(zip(*points, strict=True)) for points in lists if _are_points(points, of_metric)]
+    lists = {"value": [value]} if of_metric and isinstance(value, list) else node
+    points = {
+        key: list(zip(*p, strict=True)) for key, p in lists.items() if _are_points(p, of_metric)
+    }
+    tables = list(points.items())
     if not tables:
         plain = [column for column in node.values() if is_column(column)]
         # Grafana nests a list of columns.
         frames = [v for v in node.values() if isinstance(v, list) and v and all(map(is_column, v))]
-        tables = [plain, *frames]
+        tables = [("", table) for table in (plain, *frames)]
     found = False
-    for table in tables:
+    for key, table in tables:
         # Byte counts may look like epoch seconds, but they rise less evenly.
         dated = [column for column in table if all(map(is_time, column))]
         times = min(dated, key=_unevenness, default=None)
@@ -133,7 +136,7 @@ def _series_in(node: object) -> Iterator[_Series]:
             if times is not None and column is not times and len(column) == len(times):
                 found = True
                 values = ["nan" if number is None else str(number) for number in column]
-                yield _labels(node), list(map(str, times)), values
+                yield _labels(node, key if len(tables) > 1 else ""), list(map(str, times)), values
     for below in () if found else node.values():
         yield from _series_in(below)
 
@@ -154,13 +157,13 @@ def _unevenness(column: Sequence[object]) -> float:
     return float(np.ptp(steps) / (abs(np.median(steps)) or 1.0))
 
 
-def _labels(node: Object) -> dict[str, str]:
+def _labels(node: Object, key: str) -> dict[str, str]:
     metric = node.get("metric")
     if isinstance(metric, dict):
         return {str(key): str(value) for key, value in metric.items()}
     name = next(
         (node[k] for k in ("metric", "Label", "target", "name") if isinstance(node.get(k), str)),
-        "value",
+        key or "value",
     )
     found = {"__name__": f"{name}{_unit(node)}"}
     if isinstance(node.get("scope"), str):

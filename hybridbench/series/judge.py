@@ -26,7 +26,7 @@ from hybridbench.series.timeline import (
     level_falls,
     swapped_out,
 )
-from hybridbench.series.times import UNITS_S, BadTimeError, parse_times, unit_in
+from hybridbench.series.times import BadTimeError, parse_times, scaled, unit_in
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.series.units import (
     FREE_OF_CACHE,
@@ -473,7 +473,7 @@ def _is_clock(column: RawColumn) -> bool:
     """Return whether the column counts the time itself, by its name and by its values."""
     if not _OF_TIME.search(column.name) or column.value.size < 3:
         return False
-    lag = np.diff(column.value) - np.diff(column.t_s) / UNITS_S[unit_in(column.name) or "s"]
+    lag = np.diff(scaled(column.value, unit_in(column.name)).t_s) - np.diff(column.t_s)
     return bool(np.all(np.abs(lag) <= 1.0))
 
 

@@ -10,14 +10,16 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 from hybridbench.series.cells import is_nothing, number_in
-from hybridbench.series.times import Times, looks_like_time
+from hybridbench.series.times import Times, looks_like_time, names_time
 from hybridbench.series.units import PROCESS_ID, bare_name
 
 # A table may name a GPU in several columns; one is enough.
 _GPU = re.compile(r"index|gpu|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
-_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker|gpu", re.I)
+_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker|gpu|id", re.I)
 # Columns that describe a process's state, not its identity.
-_STATE = re.compile(r"s|stat|state|status|pstate|phase|.*reasons.*|start(ed)?|tty|time\+?", re.I)
+_STATE = re.compile(
+    r"s|stat|state|status|pstate|phase|.*reasons.*|start(ed)?|tty|(time|zeit)\+?", re.I
+)
 # A new value of these is a new process: after a rollout, a pod's memory starts again.
 _SUCCESSOR = re.compile(
     r"(.*[_. ])?(pod|container|instance|replica|process|worker|task|job|run)([_. ]?(name|id))?",
@@ -70,7 +72,9 @@ def keys_of(
         # A container's name and id are equivalent; one is enough.
         if (anew or owns) and splits(columns, owners, index):
             owners.append(index)
-    return owners or ([] if times is None else _tells_apart(columns, times))
+    apart = [] if owners or times is None else _tells_apart(columns, times)
+    # The hour beside a day is no owner.
+    return owners or [index for index in apart if not names_time(names[index])]
 
 
 def parts_of(
@@ -102,6 +106,8 @@ def levels_in_turn(value: FloatArray) -> int:
             return 0
         within = np.abs(np.diff(whole, axis=0)).max(axis=1)
         between = np.abs(np.diff(np.sort(whole, axis=1), axis=1)).min(axis=1)[1:]
+        if not within.any():
+            return 0  # None of them grows: whose they are does not matter.
         apart = between > np.maximum(_APART * within, _APART_SHARE * np.abs(whole).max())
         order = np.argsort(whole, axis=1)[1:][apart]
         # A growing level may overtake another.

@@ -67,17 +67,28 @@ _KINDS = (
     (r"\s*\{'", "is a Python dict; print json.dumps(...), one object a line"),
     (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
     (
-        r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +\S+$|Proto |Filename:|Line #|"
+        r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
+        r"Line #|Process \d+: |Per-node process memory|.*\"total_bytes_allocated\":|"
         r"\s*Command being timed|Total allocations|.*Total memory allocated",
-        f"is a report of pmap, of a profiler such as valgrind, or of one moment; record {_PS}",
+        f"is a report of pmap, numastat, of a profiler such as valgrind, or of one moment; record "
+        f"{_PS}",
     ),
+    (
+        r"Press p to pause|\[System\.Runtime\]$",
+        "is the screen of dotnet-counters; record `dotnet-counters collect --format csv -p PID`",
+    ),
+    (r"\[?\{\w+,\d+\}", f"is an Erlang term; {_LINES}"),
+    (r".*\} =>$", "is what promtool prints for people; repeat it with `--format=json`"),
+    (r"[^,\s]+(,\d+){3}\|", "is Graphite's raw format; request format=json or format=csv"),
 )
 _WORDS, _WORDS_A_LINE = re.compile(r"[A-Za-z]{3,}"), 4
 _LEVEL = re.compile(
     r"\b(INFO|DEBUG|WARN(ING)?|ERROR|TRACE|CRITICAL|NOTICE)\b|\]\[info\]|(Decode|Prefill) batch|"
     r"\[(TIME|MEMORY|info|warn|main)\]|\w+=\S+ \w+=\S+ \w+=\S"
 )
-_LABELLED = re.compile(r"[A-Za-z)]+ ?[:=] ?[\d.]+.*[|,;].*[A-Za-z)]+ ?[:=] ?[\d.]+")
+_LABELLED = re.compile(
+    r"[A-Za-z)]+( ?[:=] ?| is | was )[\d.]+.*[|,;].*[A-Za-z)]+( ?[:=] ?| is | was )[\d.]+"
+)
 
 
 def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:

@@ -20,22 +20,22 @@ _BAD_SHARE = 0.01
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # At least one call per hour if the numbers below are as large; byte counts are multiples of 4096.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
-_TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
-_OF_TOP = re.compile(r"(Tasks|Threads|%?Cpu\S*|([KMG]iB )?(Mem|Swap) ?):.*[,%]|%?Cpu\d+ ")
+_TOP = re.compile(r"(?:top - )?(\d\d:\d\d:\d\d) up ")
+_OF_TOP = re.compile(r"(([KMG]iB )?%?[^\W\d]\S*(\(s\))? ?):.*[,%]|%?Cpu\d+ ")
 _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?=[a-z./])")
 _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
-    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.",
+    r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP)$|"
+    # The head of BusyBox's top.
+    r"Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
 )
 # Times as they appear in cells, with or without spaces.
+_CLOCK = r"\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: [AP]M\b)?"
 _TIME = (
-    r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d?:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
-    r"(?: \d{4})?|"
-    r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
-    r"(?:Z| (?:UTC|Z)\b| ?[+-]\d\d:?\d\d\b)?|"
-    r"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{4},? \d\d?:\d\d(?::\d\d)?(?: [AP]M\b)?|"
-    r"\d\d?:\d\d:\d\d(?: [AP]M\b)?"
+    rf"(?:[A-Z][a-z]{{2}} ){{2}}[ \d]\d (?:\d{{4}} )?{_CLOCK}(?: [A-Z]{{3,5}})?(?: \d{{4}})?|"
+    rf"\d{{4}}[-/]\d\d[-/]\d\d[ T]{_CLOCK}(?:Z| (?:UTC|Z)\b| ?[+-]\d\d:?\d\d\b)?|"
+    rf"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{{4}},? {_CLOCK}|\d\d?:\d\d:\d\d(?: [AP]M\b)?"
 )
 # Spaces inside a cell: in a time, an amount, or a dcgmi entity.
 _INNER_BLANKS = re.compile(
@@ -44,7 +44,7 @@ _INNER_BLANKS = re.compile(
 )
 _JOINED = "\x00"
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
-COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
+COMMANDS = frozenset({"command", "cmd", "args", "comm", "process", "befehl"})
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,12 @@ def _moments(lines: Sequence[str]) -> list[str]:
     if not lines or not (of_top[0] or is_moment(lines[0])):
         # A time must come before the first reading; otherwise these are readings.
         return of_top
-    found = [top or line * is_moment(line) for top, line in zip(of_top, lines, strict=True)]
+    # Of numbers as large as epoch times, those below dates are byte counts.
+    dated = not (of_top[0] or is_epoch(lines[0]))
+    each = zip(of_top, lines, strict=True)
+    found = [
+        top or line * (is_moment(line) and not (dated and is_epoch(line))) for top, line in each
+    ]
     step_s_max = _STEP_S_MAX
     if all(found):
         # Byte counts may look like epoch seconds: then either every second line is a time, or none.

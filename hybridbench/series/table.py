@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hybridbench.series.cells import number_in
+from hybridbench.series.cells import number_in, ungrouped
 from hybridbench.series.grid import Grid, RawColumn, Row, table_of
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Line, Source, blank_cells, fitted, wide
-from hybridbench.series.times import looks_like_time, names_time
+from hybridbench.series.times import is_moment, looks_like_time, names_time
 from hybridbench.series.unnamed import unnamed
 
 _LOOKED_AT, _FITTED = 200, 20  # lines examined; rows used to choose a heading
@@ -36,7 +36,6 @@ _OF_DMON = {
 }
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
 _GERMAN_DATE = re.compile(r"\d\d?\.\d\d?\.\d{4}\b")
-_GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
 
 
 def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
@@ -84,14 +83,15 @@ def _is_row(text: str, width: int) -> bool:
 def _untied(cells: list[str]) -> list[str]:
     """Strip the colon or brackets from a time in the first cell."""
     time = cells[0].strip("[]").removesuffix(":") if cells else ""
-    return [time, *cells[1:]] if looks_like_time(time) else cells
+    return [time, *cells[1:]] if is_moment(time) else cells
 
 
 def _mark(lines: Sequence[Line]) -> str | None:
     """Find the separator: the mark with the same count in most lines; None for spaces."""
     texts = [_NO_MARKS.sub(" ", line.text) for line in lines[:_LOOKED_AT]]
     # If the heading has no commas but the numbers have, they are decimal commas.
-    first = next((i for i, text in enumerate(texts) if _has_number(re.split(r"[\s,;]+", text))), 0)
+    words = [re.split(r"[\s,;]+", text) for text in texts]
+    first = next((i for i, each in enumerate(words) if any(map(_is_value, each))), 0)
     for mark in ("\t", ";", ",", "|"):
         counts = [text.count(mark) for text in texts]
         usual = max(set(counts), key=counts.count)
@@ -169,7 +169,7 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
 
     Names may be separated by one space or by several; sysstat prints a time instead of the first.
     """
-    shown = rows[first : first + _FITTED]
+    shown = [row for row in rows[first : first + _FITTED] if not _names(row[1])]
 
     def fit(named: tuple[int, list[str]]) -> tuple[int, bool, int, int]:
         at, names = named
@@ -183,8 +183,11 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
         line, words = rows[at]
         is_timed, apart = looks_like_time(words[0]), wide(line.text)
         found.append((at, ["Time", *words[1:]] if is_timed else words))
+        # pmrep and rrdtool have no name above the times.
+        if is_moment(shown[0][1][0]) and not is_timed:
+            found.append((at, ["Time", *words]))
         # smem puts one space between PID and User.
-        if len(apart) > 1 and not (is_timed or any(name.startswith("PID ") for name in apart)):
+        if not (is_timed or any(name.startswith("PID ") for name in apart)):
             found.append((at, apart))
     best = max(found, key=fit)
     return best if fit(best)[0] else (first - 1, rows[first - 1][1])
@@ -222,7 +225,7 @@ def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) ->
 def _names(cells: Sequence[str]) -> bool:
     """Return whether cells are column names: no numbers, unless one of them names a time."""
     # A time comes first; checking all cells of all rows would take too long.
-    return any(map(names_time, cells[:2])) or not _has_number(_without_time(cells))
+    return any(map(names_time, cells[:2])) or not any(map(_is_value, _without_time(cells)))
 
 
 def _without_time(cells: Sequence[str]) -> list[str]:
@@ -231,10 +234,6 @@ def _without_time(cells: Sequence[str]) -> list[str]:
     return list(cells[skipped:])
 
 
-def _has_number(cells: Sequence[str]) -> bool:
-    return any(map(_is_value, cells))
-
-
 def _is_value(cell: str) -> bool:
-    text = cell.strip()
-    return number_in(text) is not None or looks_like_time(text) or bool(_GROUPED.fullmatch(text))
+    (text,) = ungrouped([cell.strip()], ",.")
+    return number_in(text) is not None or looks_like_time(text)

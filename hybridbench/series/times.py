@@ -14,24 +14,23 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.series.cells import is_number
 
-# Python and pandas put days before it: 1 day, 2:03:04; 0 days 00:10:00.
-_CLOCK = re.compile(
-    r"(?:(\d+) days?,? )?(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?"
-)
+# Python, pandas and ps put days before it: 1 day, 2:03:04; 0 days 00:10:00; 1-02:03:04.  Only ps
+# leaves out the hours.
+_CLOCK = re.compile(r"(?:(\d+)(?: days?,? |-))?(?:(\d{1,6}):)?([0-5]?\d):([0-5]\d(?:[.,]\d+)?)")
 # sysstat in a Chinese or Japanese locale: 14时40分10秒.
 _CLOCK_SIGNS = str.maketrans({"时": ":", "時": ":", "分": ":", "秒": None})
-# ps: [[days-]hours:]minutes:seconds.
-_ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?([0-5]?\d):([0-5]\d)")
 _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
 # Formats of Excel, JavaScript, Germany and ``date``; day and month in either order.
 _DATES = (
-    *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M"),
-    *("%m/%d/%Y %I:%M %p", "%d/%m/%Y %I:%M %p"),
-    *("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M"),
-    *("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M"),
-    *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y", "%a %b %d %Y %H:%M:%S"),
-    *("%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"),
+    *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M"),
+    *("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S.%f", "%m/%d/%Y %H:%M:%S.%f"),
+    *("%a %b %d %H:%M:%S %Y", "%a %b %d %Y %H:%M:%S", "%b %d %Y %H:%M:%S"),
+    *("%b %d %Y %H:%M:%S.%f", "%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S"),
 )
+# 1:05 PM is 13:05, a day alone is its midnight, and PRTG writes intervals.
+_HALF_DAY = re.compile(r"\b(\d\d?)(:\d\d[:.\d]*)\s*([AaPp])\.?[Mm]\b\.?")
+_DAY = re.compile(r"^(\d\d?)([/.-])(\d\d?|[A-Z][a-z]{2})\2(\d{4}|(?<=/)\d\d)(?=$| )")
+_TO = re.compile(r" - (\d\S+ )?\d\d?:\d\d(:\d\d)?$")
 _DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
 # Ignored: only differences matter, and a column has one time zone.
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
@@ -48,7 +47,8 @@ _COMPACT = re.compile(r"20\d\d[01]\d[0-3]\d[0-2]\d[0-5]\d[0-5]\d")
 _UNIT_WORDS = {
     "ms": r"ms|msecs?|millis|milliseconds?", "us": r"us|microseconds?",
     "ns": r"ns|nanos?|nanoseconds?",
-    "s": r"s|secs?|seconds?", "min": r"min|mins|minutes?", "h": r"h|hrs?|hours?", "d": r"d|days?",
+    "s": r"s|secs?|seconds?", "min": r"min|mins|minutes?", "h": r"h|hrs?|hours?",
+    "d": r"d|days?|date|datum",
 }  # fmt: skip
 UNITS_S = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT = "|".join(_UNIT_WORDS.values())
@@ -70,8 +70,8 @@ _EPOCH_NAME = re.compile(
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _DAY_S = 86400.0
-# Excel counts days since 1899: these are of 2000 to 2100, and a step is about an hour at most.
-_EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX = 25569, (36526, 73051), 0.05
+# Excel counts days since 1899: these are of 2000 to 2100.  Steps of up to an hour are sure.
+_EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX, _WEEK = 25569, (36526, 73051), 0.05, 7
 # The forms: a time of day, ISO 8601, ``_DATES``, a date with a month in an unknown language, and
 # ps's ELAPSED.
 _OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
@@ -151,8 +151,8 @@ def scaled(numbers: FloatArray, unit: str = "") -> Times:
     A ``unit`` counts unless it makes centuries of them: nanoseconds of an uptime are no
     milliseconds since 1970.
     """
-    of_excel = np.all((numbers > _EXCEL_DAYS[0]) & (numbers < _EXCEL_DAYS[1]))
-    if not unit and of_excel and 0 < _usual_step(numbers) < _EXCEL_STEP_MAX:
+    few = not unit and 0 < _usual_step(numbers) < _EXCEL_STEP_MAX
+    if (few or unit == "d") and _are_days_of_excel(numbers):
         return Times((numbers - _EXCEL_1970) * _DAY_S, absolute=True)
     # A clock that is not set yet shows 1970.
     low, high = np.quantile(np.abs(numbers), (0.05, 0.95)) if numbers.size else (0.0, 0.0)
@@ -177,12 +177,23 @@ def is_since_1970(cells: Sequence[str]) -> bool:
         return False
 
 
-def may_be_milliseconds(times: Times) -> bool:
-    """Return whether times from a start, read as seconds, step as milliseconds do: 10003."""
-    # Samples that are far apart are about five minutes apart or a multiple of it, such as 3600 s.
+def is_unit_unsure(times: Times) -> bool:
+    """Return whether times from a start, read as seconds, may be Excel's days or milliseconds."""
+    # Samples that are far apart are about five minutes apart or a multiple of it, such as 3600 s;
+    # milliseconds step as 10003, or divide a second, as 100 and 500 do.
     step = _usual_step(times.t_s)
     of_minutes, of_thousands = (step + 3) % 300 <= 6, (step + 50) % 1000 <= 100
-    return not times.absolute and step >= 1000 and (of_thousands or not of_minutes)
+    divides = step >= 100 and abs(1000 - step * round(1000 / step)) <= 20
+    of_hours = 0 < step <= _WEEK and bool(np.all(np.abs((24 * times.t_s + 0.5) % 1 - 0.5) < 0.01))
+    return not times.absolute and (
+        (of_hours and _are_days_of_excel(times.t_s))
+        or (step >= 1000 and (of_thousands or not of_minutes))
+        or divides
+    )
+
+
+def _are_days_of_excel(numbers: FloatArray) -> bool:
+    return bool(np.all((numbers > _EXCEL_DAYS[0]) & (numbers < _EXCEL_DAYS[1])))
 
 
 def _usual_step(numbers: FloatArray) -> float:
@@ -236,15 +247,28 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
 
 
 def _plain(cell: str) -> str:
-    text = cell.strip().replace(", ", " ").replace(",", ".", 1).translate(_CLOCK_SIGNS)
+    text = cell.strip().replace(", ", " ").replace(",", ".", 1).replace(" @ ", " ")
+    text = text.translate(_CLOCK_SIGNS)
+    half = _HALF_DAY.search(text)
+    if half is not None:
+        hour = int(half[1]) % 12 + 12 * (half[3] in "Pp")
+        text = f"{text[: half.start()]}{hour:02}{half[2]}{text[half.end() :]}"
+    text = _DAY.sub(_whole_day, _TO.sub("", text))
     # nvidia-smi writes slashes: 2026/01/31.
     return text.replace("/", "-") if _ISO_LIKE.match(text) else text
+
+
+def _whole_day(match: re.Match[str]) -> str:
+    day, mark, month, year = match.groups()
+    midnight = " 00:00:00" if match.end() == len(match.string) else ""
+    year = year if len(year) > 2 else f"20{year}"
+    return mark.replace("-", " ").join((day, month, year)) + midnight
 
 
 def _seconds(form: str, text: str) -> float | None:
     """Return seconds since 1970, a start, midnight or the month's start, if ``form`` fits."""
     if form in _COUNTS_ON:
-        return {_OF_DAY: _of_day, _LOCAL: _of_month, _OF_PS: _of_start}[form](text)
+        return _of_month(text) if form == _LOCAL else _of_day(text, of_ps=form == _OF_PS)
     # Checking for separators is quick; parsing a date is slow.
     if form != _ISO and (form[2] not in text or not _DATE_LIKE.match(text)):
         return None
@@ -257,13 +281,12 @@ def _seconds(form: str, text: str) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _of_day(text: str) -> float | None:
+def _of_day(text: str, *, of_ps: bool = False) -> float | None:
     match = _CLOCK.fullmatch(text)
-    if match is None:
+    if match is None or not (match[2] or of_ps):
         return None
-    days, hour, minute, second, half = match.groups()
-    hours = int(hour) if half is None else int(hour) % 12 + 12 * (half in "Pp")
-    return int(days or 0) * _DAY_S + hours * 3600 + int(minute) * 60 + float(second)
+    days, hour, minute, second = match.groups()
+    return int(days or 0) * _DAY_S + int(hour or 0) * 3600 + int(minute) * 60 + float(second)
 
 
 def _of_month(text: str) -> float | None:
@@ -279,11 +302,3 @@ def _of_month(text: str) -> float | None:
         return None
     of_day = _of_day(clock[0])
     return None if of_day is None else int(days[-1]) * _DAY_S + of_day
-
-
-def _of_start(text: str) -> float | None:
-    match = _ELAPSED.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return days * _DAY_S + hours * 3600 + minutes * 60 + seconds

@@ -24,9 +24,13 @@ BYTE_FACTORS: Mapping[str, float] = {
     # Kubernetes omits the B.
     "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
     "page": 4096.0, "pages": 4096.0,
+    # PRTG and PCP write these for powers of 2.
+    "kbyte": _KIB, "mbyte": _MIB, "gbyte": _GIB,
     # Octets, in French.
     "o": 1.0, "ko": 1e3, "mo": 1e6, "go": 1e9,
 }  # fmt: skip
+# Units that tools print without decimals.
+WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
 # Columns that identify a process; a new number is a new process.
 PROCESS_ID = re.compile(r"(.*[.])?(p?pid|process_start_time_seconds|process[_ ]?id)", re.I)
 # The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
@@ -39,9 +43,11 @@ _MEMORY = re.compile(
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 # Azure and Grafana append which statistic of an interval a value is.
 _STATISTIC = re.compile(r"\s*[(\[](avg|average|mean|min|max|sum|last|current)[)\]]\s*$", re.I)
-_SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|seconds)$", re.I)
-# PyTorch's statistics: allocated_bytes.all.current.
-_BYTES_OF = re.compile(r"(?:^|[_\s-])(bytes)(?=\.)", re.I)
+_SUFFIX = re.compile(
+    r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]byte|ms|milliseconds|seconds)$", re.I
+)
+# PyTorch's allocated_bytes.all.current, crictl's workingSetBytes.value.
+_BYTES_OF = re.compile(r"(?:^|[_\s-]|[a-z](?=B))([Bb]ytes)(?=\.)")
 _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
     r"[_ ](total|count|sum)$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
@@ -57,8 +63,8 @@ _NO_COUNTER = re.compile(
 )
 _SHOWN = re.compile(
     # Without a name, it is the pandas index.
-    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|timestamp|row|"
-    r"index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|uptime.*|"
+    r"(.*[.])?attempt|.*uptime|epoch|timestamp|row|index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     r"(min|maj)flt/s|(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
     r"start|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
@@ -76,7 +82,7 @@ _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     # memory.stat: page faults, scans and collapses.
     r"(.*\.)?(pg[a-z_]+|workingset_\w+|thp_\w+_alloc)|"
-    r"gc_?count|time\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    r"gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
 # Words for events and traffic so far: a column with one that never falls is not a level.
@@ -274,12 +280,6 @@ def bare_name(name: str) -> str:
     return _IN_BRACKETS.sub("", unlabelled(name)).strip()
 
 
-def bracket_unit(name: str) -> str:
-    """Return the bracketed unit at the end of ``name``, in lower case; empty if there is none."""
-    match = _IN_BRACKETS.search(name)
-    return "" if match is None else match.group(1).lower()
-
-
 def kilobyte_of(name: str) -> float:
     """Return the bytes in KB for column ``name``: 1024 for memory, as in ps and /proc."""
     return _KIB if _MEMORY.search(name) else BYTE_FACTORS[_KERNEL_KB]
@@ -303,7 +303,7 @@ def _level(name: str) -> Meaning:
         return Meaning(Role.LEVEL, Unit.BYTES, _MIB, note=f"{name} is read in MiB, as psrecord has")
     if _SYSSTAT_KIB.fullmatch(name):
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB)
-    word = _unit_word(name)
+    word = unit_word(name)
     if word == _KERNEL_KB and _MEMORY.search(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
@@ -319,7 +319,8 @@ def _level(name: str) -> Meaning:
     return Meaning(Role.LEVEL, Unit.COUNT, known=False, note=note, is_delay=is_delay)
 
 
-def _unit_word(name: str) -> str:
+def unit_word(name: str) -> str:
+    """Return the unit at the end of ``name``, in lower case; empty if there is none."""
     head = _STATISTIC.sub("", unlabelled(name))
     for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL, _BYTES_OF):
         match = pattern.search(head)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hybridbench.series.cells import is_nothing, number_in
+from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.grid import Grid, Row
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Source, fitted
@@ -71,9 +71,14 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     kinds: list[str] = []
     for column in columns:
         # Of two columns that look like epoch times, the second is the measurement.
-        kinds.append(_kind(column, is_timed="time" in kinds or len(columns) == 1))
+        written = ungrouped(column, "," if mark == "," else "")
+        kinds.append(_kind(written, is_timed="time" in kinds or len(columns) == 1))
     named = [{"text": "name", "share": "share (%)", "number": "value"}.get(k, k) for k in kinds]
     sizes = [i for i, kind in enumerate(kinds) if kind in ("memory", "whole", "number")]
+    if kinds.count("memory") == 1 and "number" not in kinds:
+        # Beside a size with its unit, whole numbers are ids, such as a GPU's.
+        named = ["id" if kind == "whole" else name for name, kind in zip(named, kinds, strict=True)]
+        sizes = [kinds.index("memory")]
     is_pid = mark is None and kinds == ["whole", "whole"] and _are_pids(columns[0])
     if is_pid:
         named[0] = "PID"
@@ -104,7 +109,9 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
     cells = [cell for cell in cells if not is_nothing(cell)] or ["-"]
     # A number alone, or beside a time, is the measurement, however large it is.
     counts = not is_timed and all(map(is_epoch, cells))
-    if all(map(looks_like_time, cells)) or (counts and sorted(cells, key=float) == list(cells)):
+    # Fractions and milliseconds are no byte counts, in whatever order.
+    counts = counts and (min(map(len, cells)) > 12 or sorted(cells, key=float) == list(cells))
+    if counts or all(map(looks_like_time, cells)):
         return "time"
     numbers = [number_in(cell) for cell in cells]
     if None in numbers:
@@ -119,6 +126,7 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
 
 
 def _are_pids(cells: Sequence[str]) -> bool:
-    # Numbers that occur only once each are not process ids.
-    ids = [int(cell) for cell in cells if not is_nothing(cell)]
-    return max(ids) <= _PID_MAX and 2 * len(set(ids)) <= len(cells)
+    # Numbers that occur only once each are not process ids, nor are several multiples of 4: KiB.
+    ids = {int(cell) for cell in cells if not is_nothing(cell)}
+    of_pages = len(ids) > 1 and not any(n % _PAGE_KIB for n in ids)
+    return max(ids) <= _PID_MAX and 2 * len(ids) <= len(cells) and not of_pages

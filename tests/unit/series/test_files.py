@@ -179,9 +179,12 @@ def test_one_gpu_has_no_labels_and_needs_an_interval_without_a_timestamp(tmp_pat
         read(tmp_path, text)
 
 
-def test_rows_of_nvidia_smi_without_a_heading_are_refused(tmp_path: Path) -> None:
+def test_rows_of_nvidia_smi_without_a_heading_need_a_unit(tmp_path: Path) -> None:
+    rows = NVIDIA_SMI.split("\n", 1)[1]
+
+    assert [v for _, v in values(read(tmp_path, rows.replace(" W", "%")))['memory{id="1"}']]
     with pytest.raises(ConfigError, match="without noheader"):
-        read(tmp_path, NVIDIA_SMI.split("\n", 1)[1])
+        read(tmp_path, rows.replace(" MiB", ""))
 
 
 @pytest.mark.parametrize(

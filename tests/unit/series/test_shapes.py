@@ -67,6 +67,20 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "a time in brackets": (lambda i: f"[{at(i):%H:%M:%S}] Memory usage: {1000 + i} MiB", {"memory": "60.0"}),
     "a time and a colon": (lambda i: f"{at(i).isoformat()}: {1000 + i} MiB", {"memory": "60.0"}),
     "KB in cells": (lambda i: ("time,rss\n" if i == 0 else "") + f'{at(i).isoformat()},"{1000000 + 1000 * i:,} KB"', {"rss": "58.6"}),
+    "dotnet-counters": (lambda i: ("Timestamp,Provider,Counter Name,Counter Type,Mean/Increment\n" if i == 0 else "") + f"{at(i):%Y-%m-%d %I:%M:%S %p},System.Runtime,Working Set (MB),Metric,{1.048576 * (1000 + i):.6f}\n{at(i):%Y-%m-%d %I:%M:%S %p},System.Runtime,CPU Usage (%),Metric,{i % 9}", {"Working Set (MB)": "60.0"}),
+    "PRTG": (lambda i: ("Date Time,Date Time(RAW),Available Memory\n" if i == 0 else "") + f'"{at(i):%d/%m/%Y %H:%M:%S} - {at(i + 1):%H:%M:%S}",{46346.4 + i / 1440:.8f},"{20000 - i:,} MByte"', {"Available Memory": "60.0"}),
+    "Kibana": (lambda i: ("@timestamp per minute,Average of rss\n" if i == 0 else "") + f'"Nov 20, 2026 @ {at(i):%H:%M:%S}.000",{1000 + i}MiB', {"Average of rss": "60.0"}),
+    "uptime and ps": (lambda i: f" {at(i):%H:%M:%S} up 10 days,  3:22,  1 user,  load average: 0.00, 0.01, 0.05\n  PID   RSS COMMAND\n 1234 {500000 + 1000 * i} python3 a.py", {"RSS": "58.6"}),
+    "a date and bytes around a billion": (lambda i: f"{at(i):%Y-%m-%d %H:%M:%S}\n{900 * 2**20 + 2**20 * i}", {"memory": "60.0"}),
+    "pmrep": (lambda i: ("   p.p.rss\n     Kbyte\n" if i == 0 else "") + f"{at(i):%H:%M:%S}  {1024 * (1000 + i)}", {"Kbyte": "60.0"}),
+    "rrdtool fetch": (lambda i: ("                memory\n\n" if i == 0 else "") + f"{at(i).timestamp():.0f}: {2**30 + 2**20 * i:.10e}", {"memory": "6.29e+07?"}),
+    "top in German": (lambda i: f"top - {at(i):%H:%M:%S} up 10 days,  3:22,  1 user,  load average: 1,0, 1,0, 1,0\n%CPU(s):  1,0 us,  0,5 sy\nMiB Spch:  63258,0 gesamt,  56043,9 frei\n\n    PID USER      PR  NI    VIRT    RES    SHR S  %CPU  %MEM     ZEIT+ BEFEHL\n   1234 root      20   0    9,5g {500000 + 1000 * i}   9000 S  99,0   5,0   1:02.03 python3 a.py", {"RES": "58.6"}),
+    "nvidia-smi, two without heading": (lambda i: f"{at(i):%Y/%m/%d %H:%M:%S}.000, 0, {1000 + i} MiB\n{at(i):%Y/%m/%d %H:%M:%S}.004, 1, 500 MiB", {'memory{id="0"}': "60.0"}),
+    "VictoriaMetrics, one below the other": (lambda i: f"rss,{'ab'[i // 60]},{10**9 + 1 + 10**6 * (i % 60) * (i < 60)},{at(i % 60).timestamp() * 1000:.0f}", {'rss{name="a"}': "6e+07?"}),
+    "crictl": (lambda i: json.dumps({"stats": [{"attributes": {"metadata": {"name": name, "attempt": 0}}, "memory": {"timestamp": f"{at(i).timestamp():.0f}000000000", "workingSetBytes": {"value": str(2**30 + 2**20 * i * (name == "a"))}}} for name in "ab"]}, indent=1), {'memory.workingSetBytes.value{attributes.metadata.name="a"}': "60.0"}),
+    "Datum and Uhrzeit": (lambda i: ("Datum;Uhrzeit;RSS (MiB)\n" if i == 0 else "") + f"{at(i):%d.%m.%Y;%H:%M:%S};{1000 + i},5", {"RSS (MiB)": "60.0"}),
+    "thousands in India": (lambda i: ("Date,RSS (KB)\n" if i == 0 else "") + f'{at(i):%d/%m/%Y %H:%M},"{8 + (19 + i) // 100},{(19 + i) % 100:02},200"', {"RSS (KB)": "58.6"}),
+    "thousands of KB": (lambda i: ("time;mem_kb\n" if i == 0 else "") + f"{at(i).isoformat()};{500 + i}.000", {"mem_kb": "58.6"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
@@ -79,6 +93,9 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "pmon": (lambda i: f"# gpu         pid   type     fb   ccpm    command \n# Idx           #    C/G     MB     MB    name \n    0      12345     C   {1000 + i}      0    python3        \n    1      12346     C    800      0    python3", {'memory.fb [MiB]{index="0", pid="12345"}': "60.0"}),
     "dcgmi dmon": (lambda i: ("" if i % 10 else "#Entity   GPUTL        FBUSD                \nID                                           \n") + f"GPU 0     5            {1000 + i}                  \nGPU 1     0            450", {'FBUSD{Entity="GPU 0"}': "60.0"}),
     "PowerShell": (lambda i: f"\nHandles  NPM(K)    WS(K)     CPU(s)     Id  SI ProcessName\n-------  ------    -----     ------     --  -- -----------\n    512      45     {120000 + i * 1000}      12.34   4242   1 python", {"WS(K)": "58.6"}),
+    "BusyBox's top": (lambda i: f"Mem: 1000000K used, 2000000K free\nCPU:   0% usr   0% sys\nLoad average: 0.00 0.01 0.05 1/100 999\n  PID  PPID USER     STAT   VSZ %VSZ CPU %CPU COMMAND\n 1234     1 root     S    {1000 + i}m  18%   0   0% python3 a.py", {"VSZ": "60.0"}),
+    "tasklist as CSV": (lambda i: f'"python.exe","1234","Console","1","{1000000 + 1000 * i:,} K"\n"nginx.exe","77","Console","1","900,000 K"', {'memory{name="python.exe"}': "58.6"}),
+    "nvidia-smi, its heading each time": (lambda i: f"memory.used [MiB]\n{1000 + i} MiB", {"memory.used [MiB]": "60.0"}),
     "two commands": (lambda i: f"  RSS COMMAND\n{500000 + 1000 * i} python3 a.py --x 1\n300000 python3 b.py", {'RSS{COMMAND="python3 a.py --x 1"}': "58.6"}),
     "files of two processes": (lambda i: f"/proc/7/status:VmRSS:\t  {500000 + 1000 * i} kB\n/proc/8/status:VmRSS:\t  5000 kB", {'VmRSS (KiB){file="/proc/7/status"}': "58.6"}),
     "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
@@ -96,6 +113,11 @@ DOCUMENTS: dict[str, object] = {
     "pandas, times as the index": {
         "rss_bytes": {f"{t * 1000:.0f}": rss for t, rss in zip(MOMENTS, RSS, strict=True)}
     },
+    "a list of names, then of cells": [
+        ["time", "rss_bytes"],
+        *map(list, zip(MOMENTS, RSS, strict=True)),
+    ],
+    "objects by time": {at(row).isoformat(): {"rss_bytes": RSS[row]} for row in ROWS},
     "pandas, split": {
         "columns": ["time", "rss_bytes"],
         "index": list(ROWS),
@@ -107,6 +129,14 @@ DOCUMENTS: dict[str, object] = {
 @pytest.mark.parametrize("shape", DOCUMENTS)
 def test_columns_of_a_document_keep_their_names(tmp_path: Path, shape: str) -> None:
     assert rates(judged(tmp_path, json.dumps(DOCUMENTS[shape]))) == {"rss_bytes": "60.0"}
+
+
+def test_points_are_named_by_the_key_of_their_list(tmp_path: Path) -> None:
+    points = {
+        key: [[t, rss * (key == "a")] for t, rss in zip(MOMENTS, RSS, strict=True)] for key in "ab"
+    }
+
+    assert list(rates(judged(tmp_path, json.dumps(points)))) == ["a"]
 
 
 @pytest.mark.parametrize("name", ["_step", "global_step", "#", "i", "seq", "batch", ""])
@@ -178,6 +208,14 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("2026-11-20 10:00:00,062 - INFO - Memory: RSS=92.2 MB, VMS=1060.0 MB\n", "a log.*CSV"),
         ('{"metadata": {"guidellm_version": "0.5.0"}, "benchmarks": []}\n', "GuideLLM"),
         ("desc: --massif-out-file=x\ncmd: ./a\ntime_unit: i\n", "valgrind"),
+        ("Process 12: python3 a.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 12 (idle): \"MainThread\"\n    run (a.py:10)\n", "profiler"),
+        ("Per-node process memory usage (in MBs) for PID 12 (python3)\n          Node 0    Total\n", "numastat"),
+        ('{"total_num_allocations": 1, "total_bytes_allocated": 9, "top": [{"size": 1}]}\n', "profiler"),
+        ("Press p to pause, r to resume, q to quit.\n\n[System.Runtime]\n    CPU Usage (%)    0\n", "dotnet-counters collect"),
+        ("[{total,369425},\n {processes,330121}]\n", "an Erlang term"),
+        ('rss{pod="a"} =>\n1 @[1700000000]\n2 @[1700000060]\n', "promtool.*--format=json"),
+        ("servers.a.rss,1700000000,1700000600,300|1.0,2.0\n", "Graphite.*format=json"),
+        ("Current memory usage is 10.5MB; Peak was 12.5MB\n" * 3, "a log.*CSV"),
         ("It grew all night and then the pod was killed by the kernel.\nNo idea why 5.\n", "not a table"),
     ],
 )  # fmt: skip
@@ -231,7 +269,7 @@ def test_the_unit_of_a_chosen_time_column_is_asked_for_and_never_guessed(tmp_pat
 
 
 def test_numbers_from_zero_that_may_be_milliseconds_need_a_unit(tmp_path: Path) -> None:
-    for step in (60_000, 10_003, 10_350, 1_000):
+    for step in (60_000, 10_003, 10_350, 1_000, 500, 101, 100):
         text = csv("time,rss_mib", MINUTES * step, 500 + MINUTES)
         with pytest.raises(ConfigError, match="unit of its numbers is unknown; write --time-colu"):
             judged(tmp_path, text)
@@ -239,8 +277,9 @@ def test_numbers_from_zero_that_may_be_milliseconds_need_a_unit(tmp_path: Path) 
     text = csv("time,rss_mib", MINUTES * 60_000, 500 + MINUTES)
     ask = JudgeOptions(steady_at="10m", time_column="time:ms")
     assert rates(judged(tmp_path, text, ask)) == {"rss_mib": "60.0"}
-    hourly = csv("time,rss_mib", MINUTES * 3600, 500 + 60 * MINUTES)
-    assert rates(judged(tmp_path, hourly)) == {"rss_mib": "60.0"}
+    for step in (120, 300, 900, 3600):
+        slower = csv("time,rss_mib", MINUTES * step, 500 + MINUTES * step / 60)
+        assert rates(judged(tmp_path, slower)) == {"rss_mib": "60.0"}
 
 
 def test_days_as_excel_counts_them_are_dates(tmp_path: Path) -> None:
@@ -248,6 +287,64 @@ def test_days_as_excel_counts_them_are_dates(tmp_path: Path) -> None:
     text = "\n".join(["time,rss_mib", *rows])
 
     assert rates(judged(tmp_path, text)) == {"rss_mib": "60.0"}
+    half_days = csv("time,rss_mib", 45987 + MINUTES / 2, 500 + MINUTES)
+    with pytest.raises(ConfigError, match="unit of its numbers is unknown"):
+        judged(tmp_path, half_days)
+
+
+@pytest.mark.parametrize(
+    "form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d-%b-%Y", "%Y-%m-%d", "Excel"]
+)
+def test_a_day_alone_is_a_date(tmp_path: Path, form: str) -> None:
+    days = [str(46346 + day) if form == "Excel" else f"{at(1440 * day):{form}}" for day in ROWS]
+    rows = [f"{day};{500 + 48 * row}" for row, day in enumerate(days)]
+
+    verdict = judged(tmp_path, "\n".join(["Date;rss_mib", *rows]), JudgeOptions(steady_at="1d"))
+
+    assert rates(verdict) == {"rss_mib": "2.0"}
+
+
+def test_a_day_beside_a_whole_date_is_not_part_of_it(tmp_path: Path) -> None:
+    rows = [f"2026-11-20,{at(row).isoformat()},{500 + row}" for row in ROWS]
+
+    assert rates(
+        judged(
+            tmp_path,
+            "\n".join(["day,updated,rss_mib", *rows]),
+            JudgeOptions(time_column="updated", steady_at="10m"),
+        )
+    ) == {"rss_mib": "60.0"}
+
+
+def test_an_hour_beside_a_day_is_no_owner(tmp_path: Path) -> None:
+    rows = [f"2026-11-{20 + row // 24},{row % 24},{500 + row}" for row in ROWS]
+
+    with pytest.raises(ConfigError, match="share their time"):
+        judged(tmp_path, "\n".join(["Date,Hour,rss_mib", *rows]))
+
+
+def test_memory_beside_memory_is_no_process_id(tmp_path: Path) -> None:
+    # ps -o rss=,vsz=
+    text = "\n".join(f"{500000 + row // 3 * 4096} 900000" for row in ROWS)
+
+    with pytest.raises(ConfigError, match="write a heading"):
+        judged(tmp_path, text, JudgeOptions(interval_s=60.0))
+
+
+def test_a_new_process_in_each_sample_hides_no_other(tmp_path: Path) -> None:
+    def line(row: int) -> str:
+        return f"{at(row).timestamp():.0f}\nroot 1234 1.0 2.0 9000000 {500000 + 1000 * row} ? Sl Nov18 0:20 python3 a.py\nroot {20001 + 7 * row} 0.0 0.0 11111 2000 pts/0 S+ 10:00 0:00 grep a.py"
+
+    verdict = judged(tmp_path, "\n".join(map(line, range(300))))
+
+    assert rates(verdict) == {'RSS{PID="1234"}': "58.6"}
+    assert any("300 series of one row left out" in note for note in verdict.notes)
+
+
+def test_a_gauge_that_cycles_is_one_series(tmp_path: Path) -> None:
+    text = "\n".join(f"sessions {30 + row % 3}" for row in ROWS)
+
+    assert judged(tmp_path, text, JudgeOptions(interval_s=3600.0)).kind is VerdictKind.CLEAN
 
 
 @pytest.mark.parametrize("name", ["epoch", "step"])
@@ -482,6 +579,9 @@ def test_a_clock_is_no_level_but_a_level_that_rises_with_it_is(tmp_path: Path) -
 
     assert [row.name for row in verdict.rows] == ["fds"]
     assert verdict.kind is VerdictKind.LEAK
+    rows = [f"{at(row).isoformat()},{at(row).timestamp():.0f}000000000,40" for row in ROWS]
+    verdict = judged(tmp_path, "\n".join(["time,memory.timestamp,fds", *rows]))
+    assert [row.name for row in verdict.rows] == ["fds"]
 
 
 @pytest.mark.parametrize("grows", [False, True])
