@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     STILL_FILLING = "still-filling"
     LOAD_CLIMBS = "load-climbs"
     FEW_CYCLES = "few-cycles"
+    ONE_CYCLE = "one-cycle"
     FEW_COLLECTIONS = "few-collections"
     FEW_STEPS = "few-steps"
     TOO_SHORT = "too-short"

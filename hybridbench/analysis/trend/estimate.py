@@ -53,6 +53,7 @@ from hybridbench.analysis.trend.nuisance import (
     climbs_alike,
     find_dips,
     find_swing,
+    rises_again,
 )
 from hybridbench.analysis.trend.random_walk import RandomWalkFit, fit_random_walk
 from hybridbench.analysis.trend.sawtooth import MIN_TROUGHS, Sawtooth, find_sawtooth, usable_troughs
@@ -142,6 +143,8 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
         and climbs_alike(samples.t_s, load, found.blocks, found.fitted, found.growth)
     ):
         return replace(found, leak=False, reason="load-climbs")
+    if found.leak and rises_again(found.blocks):
+        return replace(found, leak=False, reason="one-cycle")
     return found
 
 

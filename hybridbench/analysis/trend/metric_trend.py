@@ -35,6 +35,7 @@ from hybridbench.analysis.trend.reasons import (
     NoLimit,
     NoSteadyState,
     OfFloors,
+    OneCycle,
     Open,
     StillFilling,
     TooFewSamples,
@@ -59,7 +60,7 @@ from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
 
 # Reasons of an estimate that fully explain why it is no leak.
-_OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, FewSteps)}
+_OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, OneCycle, FewSteps)}
 
 MIN_PROBES = 30  # heap scans needed before such a metric's trend may be judged
 

@@ -197,6 +197,16 @@ class FewCycles(Open, frozen=True, kw_only=True):
     said: ClassVar[str] = "too few troughs to measure growth under the sawtooth"
 
 
+class OneCycle(Open, frozen=True, kw_only=True):
+    """A rise like an earlier one, which was freed: of the load of a day, for example."""
+
+    code: ClassVar[str] = ReasonCode.ONE_CYCLE
+    said: ClassVar[str] = (
+        "it rose as high and as slowly before, and all of that was freed; only two whole cycles "
+        "show whether it leaks"
+    )
+
+
 class FewSteps(Open, frozen=True, kw_only=True):
     """A staircase with too few steps."""
 

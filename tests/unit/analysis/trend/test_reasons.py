@@ -31,6 +31,7 @@ from hybridbench.analysis.trend.reasons import (
     LoadClimbs,
     NoLimit,
     NoSteadyState,
+    OneCycle,
     OpenSegments,
     StillFilling,
     TooFewSamples,
@@ -90,6 +91,11 @@ WORDS: list[tuple[Reason, str]] = [
         "the number of requests in flight rose with it; repeat the run at constant load",
     ),
     (FewCycles(), "too few troughs to measure growth under the sawtooth"),
+    (
+        OneCycle(),
+        "it rose as high and as slowly before, and all of that was freed; only two whole cycles "
+        "show whether it leaks",
+    ),
     (
         FewCollections(collections=2, upper=UPPER, bound=BOUND, unit="B"),
         "2 full collections cannot rule out growth up to 3.00 MiB/h (limit 4.00 MiB/h)",

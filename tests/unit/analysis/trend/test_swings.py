@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, MAX_BLOCKS, make_blocks
 from hybridbench.analysis.trend.estimate import Options, Samples, estimate
 from hybridbench.analysis.trend.gls import Problem
-from hybridbench.analysis.trend.nuisance import find_swing
+from hybridbench.analysis.trend.nuisance import find_swing, rises_again
 from hybridbench.analysis.trend.shapes import build_shapes
 
 X = np.linspace(0.0, 1.0, 80)
@@ -54,3 +55,41 @@ def test_a_swing_hides_neither_the_bound_nor_a_leak() -> None:
     assert still.upper < 4.0
     assert leak.leak
     assert leak.lower < 80.0 < leak.upper
+
+
+HOURS = np.linspace(0.0, 1.0, 400)
+
+
+def day(hours: float, phase_h: float) -> FloatArray:
+    """Memory that follows the load of a day, idle at night."""
+    wave = np.sin(2 * np.pi * (hours * HOURS + phase_h) / 24.0)
+    load: FloatArray = 460.0 * np.clip(wave, -0.3, 1.0)
+    return load
+
+
+@pytest.mark.parametrize(
+    ("shape", "again"),
+    [
+        (day(31.0, 0.0), True),  # from noon to the next evening
+        (day(43.0, 12.0), True),  # from one night to the second noon
+        (day(31.0, 12.0), False),  # the night has come
+        (day(80.0, 0.0), False),  # three peaks: a period can be measured
+        (600.0 * HOURS, False),
+        (400.0 * (HOURS < 0.1) + 500.0 * np.clip(HOURS - 0.1, 0.0, 1.0), False),  # a start
+    ],
+    ids=["two peaks", "two peaks and three nights", "one peak", "four peaks", "a ramp", "a start"],
+)
+def test_a_rise_like_one_that_was_freed_may_be_a_second_cycle(
+    shape: FloatArray, again: bool
+) -> None:
+    value = 7000.0 + shape + 5.0 * np.random.default_rng(1).normal(size=HOURS.size)
+
+    assert rises_again(make_blocks(1e5 * HOURS, value, BYTES_QUANTILE, MAX_BLOCKS)) == again
+
+
+def test_the_second_day_of_a_load_is_no_leak() -> None:
+    value = 7000.0 + day(31.0, 0.0) + 15.0 * np.random.default_rng(1).normal(size=HOURS.size)
+
+    found = estimate(Samples(31.0 * 3600.0 * HOURS, value), Options(floor=50.0))
+
+    assert (found.leak, found.reason) == (False, "one-cycle")
