@@ -146,8 +146,8 @@ class ValidRefused(_Void, frozen=True, kw_only=True):
     def advice(self, found: Finding) -> str:
         del found
         return (
-            "Find the check that gave this reason. If it is right, change the settings, so that "
-            "the engine can serve what the profile sends."
+            "Find the engine's check that gave the reason in the evidence. If it is right, change "
+            "the settings, so that the engine can serve what the profile sends."
         )
 
 
