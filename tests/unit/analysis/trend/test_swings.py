@@ -57,12 +57,12 @@ def test_a_swing_hides_neither_the_bound_nor_a_leak() -> None:
     assert leak.lower < 80.0 < leak.upper
 
 
-HOURS = np.linspace(0.0, 1.0, 400)
+SHARE = np.linspace(0.0, 1.0, 400)  # of the recording
 
 
 def day(hours: float, phase_h: float) -> FloatArray:
-    """Memory that follows the load of a day, idle at night."""
-    wave = np.sin(2 * np.pi * (hours * HOURS + phase_h) / 24.0)
+    """Memory that follows the load of a day, idle at night; phase 0 is the morning."""
+    wave = np.sin(2 * np.pi * (hours * SHARE + phase_h) / 24.0)
     load: FloatArray = 460.0 * np.clip(wave, -0.3, 1.0)
     return load
 
@@ -70,26 +70,26 @@ def day(hours: float, phase_h: float) -> FloatArray:
 @pytest.mark.parametrize(
     ("shape", "again"),
     [
-        (day(31.0, 0.0), True),  # from noon to the next evening
-        (day(43.0, 12.0), True),  # from one night to the second noon
-        (day(31.0, 12.0), False),  # the night has come
-        (day(80.0, 0.0), False),  # three peaks: a period can be measured
-        (600.0 * HOURS, False),
-        (400.0 * (HOURS < 0.1) + 500.0 * np.clip(HOURS - 0.1, 0.0, 1.0), False),  # a start
+        (day(31.0, 0.0), True),  # from one morning to the next noon
+        (day(43.0, 12.0), True),  # from one evening to the second noon
+        (day(31.0, 12.0), False),  # from one evening to the next night
+        (day(80.0, 0.0), False),  # three days and more
+        (600.0 * SHARE, False),
+        (400.0 * (SHARE < 0.1) + 500.0 * np.clip(SHARE - 0.1, 0.0, 1.0), False),  # a start
     ],
-    ids=["two peaks", "two peaks and three nights", "one peak", "four peaks", "a ramp", "a start"],
+    ids=["morning to noon", "evening to noon", "one peak", "several cycles", "a ramp", "a start"],
 )
 def test_a_rise_like_one_that_was_freed_may_be_a_second_cycle(
     shape: FloatArray, again: bool
 ) -> None:
-    value = 7000.0 + shape + 5.0 * np.random.default_rng(1).normal(size=HOURS.size)
+    value = 7000.0 + shape + 5.0 * np.random.default_rng(1).normal(size=SHARE.size)
 
-    assert rises_again(make_blocks(1e5 * HOURS, value, BYTES_QUANTILE, MAX_BLOCKS)) == again
+    assert rises_again(make_blocks(1e5 * SHARE, value, BYTES_QUANTILE, MAX_BLOCKS)) == again
 
 
 def test_the_second_day_of_a_load_is_no_leak() -> None:
-    value = 7000.0 + day(31.0, 0.0) + 15.0 * np.random.default_rng(1).normal(size=HOURS.size)
+    value = 7000.0 + day(31.0, 0.0) + 15.0 * np.random.default_rng(1).normal(size=SHARE.size)
 
-    found = estimate(Samples(31.0 * 3600.0 * HOURS, value), Options(floor=50.0))
+    found = estimate(Samples(31.0 * 3600.0 * SHARE, value), Options(floor=50.0))
 
     assert (found.leak, found.reason) == (False, "one-cycle")
