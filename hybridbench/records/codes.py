@@ -31,6 +31,7 @@ class ReasonCode(StrEnum):
     LOAD_CLIMBS = "load-climbs"
     FEW_CYCLES = "few-cycles"
     ONE_CYCLE = "one-cycle"
+    LOWS_RISE = "lows-rise"
     FEW_COLLECTIONS = "few-collections"
     FEW_STEPS = "few-steps"
     TOO_SHORT = "too-short"

@@ -53,8 +53,8 @@ from hybridbench.analysis.trend.nuisance import (
     climbs_alike,
     find_dips,
     find_swing,
-    rises_again,
 )
+from hybridbench.analysis.trend.one_cycle import growth_of_lows, rises_again
 from hybridbench.analysis.trend.random_walk import RandomWalkFit, fit_random_walk
 from hybridbench.analysis.trend.sawtooth import MIN_TROUGHS, Sawtooth, find_sawtooth, usable_troughs
 from hybridbench.analysis.trend.shapes import Beside, ShapeLimits, build_shapes
@@ -124,6 +124,7 @@ class Estimate:
     p_value: float = 1.0  # of growth at most at the floor, in the weakest plausible model
     slowed: bool = False  # there is a late knee; growth before it counts
     returns: bool = False  # in every plausible model, memory returns after its falls
+    lows: float = 0.0  # growth between the lowest levels before and after a peak, not for a leak
 
 
 def estimate(samples: Samples, options: Options | None = None) -> Estimate:
@@ -135,7 +136,8 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
     samples = _readable(samples)
     if samples.t_s.size < MIN_SAMPLES:
         raise ValueError(f"{samples.t_s.size} samples are too few; {MIN_SAMPLES} are needed")
-    found = _estimate(samples, options or Options())
+    opts = options or Options()
+    found = _estimate(samples, opts)
     load = samples.load
     if (
         found.leak
@@ -143,9 +145,12 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
         and climbs_alike(samples.t_s, load, found.blocks, found.fitted, found.growth)
     ):
         return replace(found, leak=False, reason="load-climbs")
-    if found.leak and rises_again(found.blocks):
-        return replace(found, leak=False, reason="one-cycle")
-    return found
+    # The estimate may rest on the later half, in which the earlier part of a swing is missing.
+    whole = make_blocks(samples.t_s, _without_load(samples), opts.quantile, opts.max_blocks)
+    if found.leak:
+        return replace(found, leak=False, reason="one-cycle") if rises_again(whole) else found
+    per_window = (found.blocks.end_s - found.blocks.start_s) / (whole.end_s - whole.start_s)
+    return replace(found, lows=per_window * growth_of_lows(whole))
 
 
 def _readable(samples: Samples) -> Samples:

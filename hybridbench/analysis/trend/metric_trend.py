@@ -32,6 +32,7 @@ from hybridbench.analysis.trend.reasons import (
     Growing,
     LimitNotMeasured,
     LoadClimbs,
+    LowsRise,
     NoLimit,
     NoSteadyState,
     OfFloors,
@@ -378,9 +379,12 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     if terms.unlimited:
         never = next_limit_s(terms.record) is None
         return "INCONCLUSIVE", (NoLimit if never else LimitNotMeasured)(upper=upper, unit=unit)
-    if upper < terms.bound:
-        return "CLEAN", Bounded(upper=upper, bound=terms.bound, source=terms.bound_by, unit=unit)
-    return "INCONCLUSIVE", _undecided(terms, found, rate)
+    if upper >= terms.bound:
+        return "INCONCLUSIVE", _undecided(terms, found, rate)
+    lows = found.lows / (found.blocks.end_s - found.blocks.start_s) * 3600
+    if lows >= terms.bound:
+        return "INCONCLUSIVE", LowsRise(value=lows, unit=unit)
+    return "CLEAN", Bounded(upper=upper, bound=terms.bound, source=terms.bound_by, unit=unit)
 
 
 def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:

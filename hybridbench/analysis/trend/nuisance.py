@@ -9,8 +9,6 @@ sawtooth as freed growth.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
@@ -37,12 +35,6 @@ _FINE_CYCLE_GRID = 0.01
 _SWING_EXPLAINS = 0.5  # of the residual of the best shape without it
 # Height, phase, and the search for the period.
 _SWING_PARAMETERS = 5
-
-# One cycle and a part: shares of the last rise that count as its foot and its top, its least height
-# in standard deviations of a block, and how long the earlier rise and fall took, relative to it.
-_FOOT, _TOP = 0.1, 0.8
-_ABOVE_NOISE = 8.0
-_AS_SLOW = 0.5
 
 # Chosen on the curve corpus, seeds 77000 to 77015, kind "restarts" (detection.md).
 MOST_FALLS = 4
@@ -221,31 +213,3 @@ def _squares_left(design: FloatArray, y: FloatArray) -> float:
     beta = np.linalg.lstsq(design, y, rcond=None)[0]
     residual = y - design @ beta
     return float(residual @ residual)
-
-
-def rises_again(blocks: Blocks) -> bool:
-    """Whether memory rose as high and as slowly once before, and all of that was freed.
-
-    Then the rise at the end may be the second of a cycle, and no sine can tell yet.  A short burst,
-    or what a start takes for a while, is followed by a far slower rise.
-    """
-    width = max(3, len(blocks) // 20) | 1
-    if len(blocks) < 8 * width:
-        return False
-    level = np.convolve(
-        np.pad(blocks.value, width // 2, mode="edge"), np.full(width, 1.0 / width), mode="valid"
-    )
-    foot, top = float(level.min()), float(level[-width:].mean())
-    noise = float(np.median(np.abs(np.diff(blocks.value))))
-    if top - foot < _ABOVE_NOISE * noise:
-        return False
-    low, high = (foot + share * (top - foot) for share in (_FOOT, _TOP))
-    marks = [(i, bool(v >= high)) for i, v in enumerate(level) if v >= high or v <= low]
-    turns = [i for (_, before), (i, now) in pairwise(marks) if before != now]
-    # High, low, high; what it began with may be low as well.
-    if not marks[-1][1] or len(turns) not in (2, 3):
-        return False
-    fell, rose = turns[-2:]
-    began = max((i for i, is_high in marks if i < turns[0] and not is_high), default=0)
-    left = max(i for i, is_high in marks if not is_high)
-    return fell - began >= _AS_SLOW * (rose - left)

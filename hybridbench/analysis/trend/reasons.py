@@ -207,6 +207,22 @@ class OneCycle(Open, frozen=True, kw_only=True):
     )
 
 
+class LowsRise(Open, frozen=True, kw_only=True):
+    """Growth per hour from the lowest level before a peak to the lowest after it."""
+
+    code: ClassVar[str] = ReasonCode.LOWS_RISE
+
+    value: float
+    unit: str
+
+    def cause(self) -> str:
+        rise = _hourly(self.value, self.unit)
+        return (
+            f"from the low before a peak to the low after it, it rises by {rise}; only two whole "
+            "cycles show whether it leaks"
+        )
+
+
 class FewSteps(Open, frozen=True, kw_only=True):
     """A staircase with too few steps."""
 

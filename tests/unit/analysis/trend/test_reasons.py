@@ -29,6 +29,7 @@ from hybridbench.analysis.trend.reasons import (
     LeakTogether,
     LimitNotMeasured,
     LoadClimbs,
+    LowsRise,
     NoLimit,
     NoSteadyState,
     OneCycle,
@@ -95,6 +96,11 @@ WORDS: list[tuple[Reason, str]] = [
         OneCycle(),
         "it rose as high and as slowly before, and all of that was freed; only two whole cycles "
         "show whether it leaks",
+    ),
+    (
+        LowsRise(value=30 * MIB, unit="B"),
+        "from the low before a peak to the low after it, it rises by 30.0 MiB/h; only two whole "
+        "cycles show whether it leaks",
     ),
     (
         FewCollections(collections=2, upper=UPPER, bound=BOUND, unit="B"),

@@ -9,7 +9,8 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, MAX_BLOCKS, make_blocks
 from hybridbench.analysis.trend.estimate import Options, Samples, estimate
 from hybridbench.analysis.trend.gls import Problem
-from hybridbench.analysis.trend.nuisance import find_swing, rises_again
+from hybridbench.analysis.trend.nuisance import find_swing
+from hybridbench.analysis.trend.one_cycle import growth_of_lows, rises_again
 from hybridbench.analysis.trend.shapes import build_shapes
 
 X = np.linspace(0.0, 1.0, 80)
@@ -93,3 +94,33 @@ def test_the_second_day_of_a_load_is_no_leak() -> None:
     found = estimate(Samples(31.0 * 3600.0 * SHARE, value), Options(floor=50.0))
 
     assert (found.leak, found.reason) == (False, "one-cycle")
+
+
+def test_a_swing_counts_even_if_only_the_later_half_is_judged() -> None:
+    """Without the earlier half, nothing shows that memory was as high before."""
+    wave = np.exp(2.0 * np.sin(2 * np.pi * (31.0 * SHARE - 2.0) / 24.0) - 2.0)
+    value = 18000.0 + 9000.0 * wave + 400.0 * np.random.default_rng(3).normal(size=SHARE.size)
+
+    found = estimate(Samples(31.0 * 3600.0 * SHARE, value), Options(floor=50.0))
+
+    assert found.blocks.start_s > 0.0
+    assert (found.leak, found.reason) == (False, "one-cycle")
+
+
+@pytest.mark.parametrize(
+    ("shape", "grows"),
+    [
+        (day(36.0, 18.0) + 300.0 * SHARE, 300.0),
+        (day(36.0, 18.0), 0.0),
+        (day(80.0, 0.0) + 300.0 * SHARE, 0.0),  # a period can be measured
+        (600.0 * SHARE, 0.0),  # nothing was freed
+        (day(36.0, 18.0) * (SHARE < 0.5) + 300.0 * (SHARE > 0.1), 0.0),  # a start, then nothing
+    ],
+    ids=["a leak", "no leak", "several cycles", "a ramp", "a start"],
+)
+def test_growth_between_the_lows_of_one_cycle(shape: FloatArray, grows: float) -> None:
+    value = 7000.0 + shape + 5.0 * np.random.default_rng(1).normal(size=SHARE.size)
+
+    blocks = make_blocks(1e5 * SHARE, value, BYTES_QUANTILE, MAX_BLOCKS)
+
+    assert growth_of_lows(blocks) == pytest.approx(grows, abs=30.0)
