@@ -75,14 +75,17 @@ def recall_of(measured: Measured) -> Recall:
 
 
 def markdown(recall: Recall) -> str:
-    """Return a table by kind of statement, and a list for each outcome other than found."""
+    """Return a table by kind of statement, and lists of those that count as misses.
+
+    ``recall.json`` names those that crashed or died, too.
+    """
     lines = [
         f"| statement | recall (95 % interval) | {' | '.join(_OUTCOMES)} |",
         "|" + "---|" * (len(_OUTCOMES) + 2),
         *(_row(kind, Counter(counts)) for kind, counts in recall.outcomes.items()),
         _row("all", recall.total),
     ]
-    for outcome in _OUTCOMES[1:]:
+    for outcome in _MISSES:
         those = [soaked for soaked in recall.listed if soaked.outcome == outcome]
         if those:
             lines += ["", f"{outcome.capitalize()}:", "", *map(_item, those)]
