@@ -137,16 +137,6 @@ class PageMachine(RuleBasedStateMachine):
         self.in_group = False
         self.pending = set()
 
-    @precondition(lambda self: not self.in_group)
-    @rule(count=st.integers(1, 4))
-    def back_up_and_restore(self, count: int) -> None:
-        state = self.allocator.backup_state()
-        self.allocator.alloc(count * self.page_size)
-        for tokens in self.requests:
-            self.allocator.free(tokens)
-
-        self.allocator.restore_state(state)
-
     @invariant()
     def every_page_has_one_holder_and_the_ledger_knows_it(self) -> None:
         if not self.pages:

@@ -76,21 +76,6 @@ def test_frees_in_a_group_come_back_at_its_end(make: type) -> None:
     assert allocator.available_size() == 16
 
 
-@pytest.mark.parametrize("make", [token_allocator, paged_allocator])
-def test_a_backup_undoes_allocations_and_frees(make: type) -> None:
-    allocator = make(16)
-    held = taken(allocator, 4)
-    state = allocator.backup_state()
-
-    taken(allocator, 8)
-    allocator.free(held)
-    allocator.restore_state(state)
-
-    assert allocator.available_size() == 12
-    allocator.clear()
-    assert allocator.available_size() == 16
-
-
 def test_sorted_frees_wait_apart() -> None:
     sorting, plain = token_allocator(8, need_sort=True), token_allocator(8)
     sorting.free(taken(sorting, 4))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,15 +25,6 @@ from hybridbench.engine.memory.sizes import check_extend
 
 KVCache = MHATokenToKVPool | HybridLinearKVPool
 NOTHING: IntArray = np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class AllocatorState:
-    """The result of ``backup_state``; opaque to callers."""
-
-    free_pages: IntArray
-    release_pages: tuple[IntArray, ...]
-    owners: bytes
 
 
 class BaseTokenToKVPoolAllocator:
@@ -226,31 +216,6 @@ class BaseTokenToKVPoolAllocator:
         self._group = []
         self.is_not_in_free_group = True
 
-    def backup_state(self) -> AllocatorState:
-        """The complete state, for ``restore_state``; not inside a free group."""
-        self._refuse_in_group("backup_state")
-        return AllocatorState(
-            free_pages=self._free.snapshot(),
-            release_pages=tuple(self._released),
-            owners=self._ledger.snapshot(),
-        )
-
-    def restore_state(self, state: AllocatorState) -> None:
-        """Return to ``state``: later allocations are free again, later frees are held again."""
-        self._refuse_in_group("restore_state")
-        self._free.reset(state.free_pages)
-        self._released = list(state.release_pages)
-        self._released_count = sum(len(pages) for pages in self._released)
-        self._ledger.restore(state.owners)
-
-    def debug_print(self) -> str:
-        """One line about the state of the allocator."""
-        return (
-            f"#available {self.full_available_size()}, #pages free {len(self._free)}, "
-            f"#pages to merge {self._released_count}, #pages in group "
-            f"{sum(len(pages) for pages in self._group)}, of {self.num_pages}"
-        )
-
     def _new_free_list(self) -> FreeList | SlicedFreeList:
         return FreeList(self.num_pages)
 
@@ -315,7 +280,3 @@ class BaseTokenToKVPoolAllocator:
         self._ledger.check(action, idx, giver)
         self._ledger.check_distinct(action, idx)
         return idx
-
-    def _refuse_in_group(self, action: str) -> None:
-        if not self.is_not_in_free_group:
-            raise RuntimeError(f"{action} inside a free group; end the group first")

@@ -151,16 +151,6 @@ class OwnerLedger:
             owners[number] = taker
             held[taker] += 1
 
-    def snapshot(self) -> bytes:
-        """A copy of the ledger as bytes, for ``restore``."""
-        return bytes(self._bytes)
-
-    def restore(self, saved: bytes) -> None:
-        """Restore the ``snapshot`` of a ledger of the same size."""
-        self._bytes[:] = saved
-        counts = np.bincount(self._owners[1 : self.size + 1], minlength=OWNER_COUNT)
-        self._held = counts[:OWNER_COUNT].tolist()
-
     def _refused(self, action: str, wrong: IntArray, giver: Owner) -> OwnershipError:
         holders = self._owners[wrong]
         if (holders == _OUTSIDE).any():

@@ -5,12 +5,9 @@ A page of the full pool has at most one page of the window pool, which may be fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
-from hybridbench.engine.memory.base_pages import AllocatorState
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.pages import (
@@ -19,14 +16,6 @@ from hybridbench.engine.memory.pages import (
 )
 from hybridbench.engine.memory.sizes import whole_pages
 from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
-
-
-@dataclass(frozen=True)
-class SWAAllocatorState(AllocatorState):
-    """The state of both pools, and the mapping between their pages."""
-
-    swa: AllocatorState
-    page_to_swa: IntArray
 
 
 class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
@@ -146,25 +135,6 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         super().clear()
         self.swa_attn_allocator.clear()
         self._page_to_swa[:] = 0
-
-    def backup_state(self) -> SWAAllocatorState:
-        full = super().backup_state()
-        return SWAAllocatorState(
-            full.free_pages,
-            full.release_pages,
-            full.owners,
-            swa=self.swa_attn_allocator.backup_state(),
-            page_to_swa=self._page_to_swa.copy(),
-        )
-
-    def restore_state(self, state: AllocatorState) -> None:
-        assert isinstance(state, SWAAllocatorState), "a state of another kind of allocator"
-        super().restore_state(state)
-        self.swa_attn_allocator.restore_state(state.swa)
-        self._page_to_swa[:] = state.page_to_swa
-
-    def debug_print(self) -> str:
-        return f"full: {super().debug_print()}; swa: {self.swa_attn_allocator.debug_print()}"
 
     def _take_pages(self, count: int, owner: Owner) -> IntArray | None:
         if count * self.page_size > self.swa_available_size():

@@ -177,30 +177,6 @@ def test_with_need_sort_freed_pages_are_merged_only_when_short() -> None:
     assert more.tolist() == [1, 3]
 
 
-def test_restore_brings_back_holders_and_free_list() -> None:
-    allocator = tokens(6, need_sort=True)
-    held = allocator.alloc(2)
-    assert held is not None
-    allocator.transfer([2], REQ, TREE)
-    before = account(allocator)
-    state = allocator.backup_state()
-    allocator.alloc(3)
-    allocator.free([2], TREE)
-
-    allocator.restore_state(state)
-
-    assert account(allocator) == before
-    assert (allocator.held(REQ), allocator.held(TREE), allocator.held(FREE)) == (1, 1, 4)
-
-
-def test_backup_inside_a_free_group_is_refused() -> None:
-    allocator = tokens(2)
-    allocator.free_group_begin()
-
-    with pytest.raises(RuntimeError, match="free group"):
-        allocator.backup_state()
-
-
 def test_clear_forgets_holders_and_an_open_group() -> None:
     allocator = tokens(3)
     allocator.alloc(3)
@@ -339,10 +315,3 @@ def test_the_token_allocator_has_the_same_two_calls() -> None:
     assert extended.tolist() == [1, 2, 3]
     assert decoded.tolist() == [4, 5]
     assert allocator.held(TREE) == 3
-
-
-def test_debug_print_counts_pages() -> None:
-    allocator = paged(12, 4)
-    allocator.alloc(4)
-
-    assert "#available 8, #pages free 2" in allocator.debug_print()
