@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from hybridbench.engine.model_runner import ModelRunner
 from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.scheduler.outcome import StepOutcome
@@ -39,9 +41,9 @@ class EventLoopNormal:
         planned = scheduler.schedule(outcome)
         batch = None if planned is None else scheduler.lay_out(planned)
         if batch is not None:
-            params = [req.sampling_params for req in batch.reqs]
             model_began = timings.now_s(), timings.cpu_s()
-            chosen = self._runner.next_tokens(batch.forward, params)
+            launched = BatchInFlight(batch, self._runner.launch(batch.forward))
+            chosen = _read(launched, self._runner)
             timings.count_forward(*model_began)
             scheduler.settle(batch, scheduler.accept(batch, chosen), outcome)
         timings.schedule_s += timings.beside_model_s() - began_s
@@ -50,19 +52,19 @@ class EventLoopNormal:
 
 @dataclass(frozen=True, slots=True)
 class BatchInFlight:
-    """A launched batch, and the tokens that the scheduler has not seen yet."""
+    """A launched batch, and its logits, which a CUDA device may still be computing."""
 
     batch: ScheduleBatch
-    chosen: NextTokens
+    logits: Tensor
 
 
 class EventLoopOverlap:
     """Batch k + 1 is formed and launched before the results of batch k are settled.
 
-    The scheduler decides as if k were still running: its tokens are futures, which are filled in
-    after scheduling, and so are the lengths of chains that k verifies.  On a CPU the forward pass
-    has finished when it returns, so this has the order of overlap without its speed-up; it
-    exercises everything that depends on the order.
+    The scheduler decides while k is running: its tokens are futures, which are filled in after
+    scheduling, and so are the lengths of chains that k verifies.  Only then does it wait for k.  On
+    a CPU the forward pass has finished when it returns, so this has the order of overlap without
+    its speed-up; it exercises everything that depends on the order.
     """
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, timings: EngineTimings) -> None:
@@ -79,11 +81,9 @@ class EventLoopOverlap:
         previous, self._in_flight = self._in_flight, None
         batch, tokens = self._resolve(planned, previous)
         if batch is not None:
-            params = [req.sampling_params for req in batch.reqs]
             model_began = timings.now_s(), timings.cpu_s()
-            chosen = self._runner.next_tokens(batch.forward, params)
+            self._in_flight = BatchInFlight(batch, self._runner.launch(batch.forward))
             timings.count_forward(*model_began)
-            self._in_flight = BatchInFlight(batch, chosen)
         scheduler.launched(batch)
         if previous is not None:
             scheduler.settle(previous.batch, tokens, outcome)
@@ -93,13 +93,22 @@ class EventLoopOverlap:
     def _resolve(
         self, planned: ScheduleBatch | ChainsToCome | None, previous: BatchInFlight | None
     ) -> tuple[ScheduleBatch | None, Sequence[Sequence[int]]]:
-        """Do the device's part between two steps: return the batch and the previous one's tokens.
+        """Wait for the previous batch; complete the next one; return it and the previous tokens.
 
         The scheduler has made its decisions; it settles these tokens after the launch.
         """
         if previous is None:
             return (None if planned is None else self._scheduler.lay_out(planned)), []
-        tokens = self._scheduler.accept(previous.batch, previous.chosen)
+        model_began = self._timings.now_s(), self._timings.cpu_s()
+        chosen = _read(previous, self._runner)
+        self._timings.count_forward(*model_began)
+        tokens = self._scheduler.accept(previous.batch, chosen)
         if planned is None:
             return None, tokens
         return self._scheduler.lay_out(planned, previous.batch, tokens), tokens
+
+
+def _read(launched: BatchInFlight, runner: ModelRunner) -> NextTokens:
+    """The tokens of a launched batch, after waiting for them."""
+    params = [req.sampling_params for req in launched.batch.reqs]
+    return runner.next_tokens(launched.batch.forward, launched.logits, params)

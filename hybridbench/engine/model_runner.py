@@ -1,4 +1,4 @@
-"""Run one step: a forward batch through the model, then logits to tokens."""
+"""Run one step: launch a forward batch through the model, then turn its logits into tokens."""
 
 from __future__ import annotations
 
@@ -53,21 +53,31 @@ class ModelRunner:
         """What a run should print of the recordings; empty without any."""
         return "" if self._graphs is None else self._graphs.note
 
-    def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> NextTokens:
-        """The next token of each request of ``batch``; ``params`` in the same order.
+    def launch(self, batch: ForwardBatch) -> Tensor:
+        """Logits of ``batch``, valid until the next launch.
 
-        For a "verify" batch: the token after each of the [T] new ones, request after request.
+        On a CUDA device they are still being computed when this returns.
         """
         if self._graphs is not None and self._graphs.can_run(batch):
             logits = self._graphs.replay(batch)
         else:
             logits = self._model.forward(batch, self._kv_pool)
+        self._track_decoded(batch)
+        return logits
+
+    def next_tokens(
+        self, batch: ForwardBatch, logits: Tensor, params: Sequence[SamplingParams]
+    ) -> NextTokens:
+        """The next token of each request of ``batch``, after waiting for its ``logits``.
+
+        ``params`` are in the order of the requests.  For a "verify" batch: the token after each of
+        the [T] new ones, request after request.
+        """
         if batch.mode == "verify":
             each = zip(params, batch.extend_lens, strict=True)
             params = [own for own, length in each for _ in range(length)]
             ids = choose_next_tokens(logits, params, (batch.positions + 1).tolist())
         else:
-            self._track_decoded(batch)
             ids = choose_next_tokens(logits, params, batch.seq_lens)
         return NextTokens(ids, logprobs_of(logits, params, ids))
 

@@ -25,7 +25,8 @@ class EngineTimings:
         evict_s: processor time in evictions that make room for a step.
         schedule_s: processor time in settling aborts, forming batches and settling them; cache
             calls included.
-        forward_s: time in the model and in choosing tokens.
+        forward_s: time in the model and in choosing tokens; on a CUDA device, which computes on its
+            own, launching a step and waiting for its results.
         forward_cpu_s: processor time of the same.
         check_s: processor time in the engine's own checks after its steps.
         match_calls, insert_calls, evict_calls: numbers of calls.

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.model_runner import ModelRunner
 from hybridbench.engine.models.registry import build_model
+from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.model_steps import NANO_MODEL, Stepper
+
+
+def run(runner: ModelRunner, batch: ForwardBatch, params: list[SamplingParams]) -> NextTokens:
+    return runner.next_tokens(batch, runner.launch(batch), params)
 
 
 def test_greedy_tokens_are_those_of_the_logits() -> None:
@@ -18,7 +24,7 @@ def test_greedy_tokens_are_those_of_the_logits() -> None:
     expected = stepper.extend(requests, [[1, 2, 3], [4]]).argmax(dim=-1).tolist()
     batch = other.batch("extend", [other.start(), other.start()], [[1, 2, 3], [4]])
 
-    tokens = ModelRunner(model, other.kv_pool).next_tokens(batch, [SamplingParams()] * 2)
+    tokens = run(ModelRunner(model, other.kv_pool), batch, [SamplingParams()] * 2)
 
     assert tokens.ids == expected
 
@@ -31,11 +37,13 @@ def test_a_drawn_token_does_not_depend_on_chunks_or_neighbours() -> None:
     request, neighbour, other = whole.start(), whole.start(), split.start()
     split.extend([other], [text[:7]])
 
-    together = ModelRunner(model, whole.kv_pool).next_tokens(
-        whole.batch("extend", [neighbour, request], [[3, 4], text]), [params, params]
+    together = run(
+        ModelRunner(model, whole.kv_pool),
+        whole.batch("extend", [neighbour, request], [[3, 4], text]),
+        [params, params],
     )
-    alone = ModelRunner(model, split.kv_pool).next_tokens(
-        split.batch("extend", [other], [text[7:]]), [params]
+    alone = run(
+        ModelRunner(model, split.kv_pool), split.batch("extend", [other], [text[7:]]), [params]
     )
 
     assert together.ids[1] == alone.ids[0]
@@ -55,11 +63,11 @@ def test_of_a_chain_the_token_after_each_place_is_chosen() -> None:
     other.extend([theirs], [[1, 2, 3]])
     runner = ModelRunner(model, other.kv_pool)
     one_by_one = [
-        runner.next_tokens(other.batch("decode", [theirs], [[token]]), [params]).ids[0]
+        run(runner, other.batch("decode", [theirs], [[token]]), [params]).ids[0]
         for token in (4, 5, 6)
     ]
 
     batch = stepper.batch("verify", [mine], [[4, 5, 6]])
-    together = ModelRunner(model, stepper.kv_pool).next_tokens(batch, [params])
+    together = run(ModelRunner(model, stepper.kv_pool), batch, [params])
 
     assert together.ids == one_by_one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,15 @@ from hybridbench.engine.scheduler.batch_builder import resolve_future_token_ids
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
+    NANO_MODEL,
     assert_idle_and_clean,
     assert_nothing_lost,
     make_attention_engine,
     make_engine,
     run_to_idle,
 )
+from tests.digest_model import DigestModel
+from tests.late_model import LateModel
 from tests.model_steps import lay_out
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -61,6 +65,50 @@ def _state_after(text: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     length, conv, temporal = _tree_state(engine, text)
     assert length == len(text)
     return conv, temporal
+
+
+def _order_of_work(monkeypatch: pytest.MonkeyPatch, *, overlapped: bool) -> list[str]:
+    """What three steps do, in order; each word has the number of its batch."""
+    done: list[str] = []
+
+    def note(what: str) -> None:
+        done.append(f"{what} {sum(each.startswith(what) for each in done) + 1}")
+
+    def noting(what: str) -> Any:
+        healthy = getattr(Scheduler, what)
+
+        def called(self: Scheduler, *arguments: object) -> object:
+            note(what)
+            return healthy(self, *arguments)
+
+        return called
+
+    for what in ("schedule", "settle"):
+        monkeypatch.setattr(Scheduler, what, noting(what))
+    model = LateModel(DigestModel(NANO_MODEL), partial(note, "launch"), partial(note, "read"))
+    engine = make_engine(model=model, enable_overlap_schedule=overlapped)
+    engine.submit("a", PROMPT, _params(8))
+    for _ in range(3):
+        engine.step()
+    return done
+
+
+def test_the_next_step_is_scheduled_before_anyone_waits_for_the_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _order_of_work(monkeypatch, overlapped=True) == [
+        *("schedule 1", "launch 1"),
+        *("schedule 2", "read 1", "launch 2", "settle 1"),
+        *("schedule 3", "read 2", "launch 3", "settle 2"),
+    ]
+
+
+def test_without_overlap_a_step_is_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _order_of_work(monkeypatch, overlapped=False) == [
+        *("schedule 1", "launch 1", "read 1", "settle 1"),
+        *("schedule 2", "launch 2", "read 2", "settle 2"),
+        *("schedule 3", "launch 3", "read 3", "settle 3"),
+    ]
 
 
 def test_results_come_one_step_later() -> None:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
-from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import make_attention_engine, make_engine, make_req
 
@@ -13,13 +13,13 @@ def _batches(engine: Engine) -> list[ForwardBatch]:
     """Collects the batches that the model is given from now on."""
     seen: list[ForwardBatch] = []
     model = engine._runner
-    healthy = model.next_tokens
+    healthy = model.launch
 
-    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> NextTokens:
+    def noting(batch: ForwardBatch) -> Tensor:
         seen.append(batch)
-        return healthy(batch, params)
+        return healthy(batch)
 
-    model.next_tokens = noting  # type: ignore[method-assign, assignment]
+    model.launch = noting  # type: ignore[method-assign]
     return seen
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch
 from hybridbench.engine.memory.owners import TRACK, TREE
-from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import (
     NANO_MODEL,
@@ -28,13 +28,13 @@ def batches(engine: Engine) -> list[ForwardBatch]:
     """Collects the batches that the model is given from now on."""
     seen: list[ForwardBatch] = []
     runner = engine._runner
-    healthy = runner.next_tokens
+    healthy = runner.launch
 
-    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> NextTokens:
+    def noting(batch: ForwardBatch) -> Tensor:
         seen.append(batch)
-        return healthy(batch, params)
+        return healthy(batch)
 
-    runner.next_tokens = noting  # type: ignore[method-assign, assignment]
+    runner.launch = noting  # type: ignore[method-assign]
     return seen
 
 
