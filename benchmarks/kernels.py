@@ -8,7 +8,6 @@ product of several sizes.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,8 @@ import numpy as np
 import torch
 import typer
 
+from benchmarks.batches import TRAFFIC, Batches, Traffic, default_models
+from benchmarks.decode_steps import bench_decode, decode_lines
 from benchmarks.kernel_compilation import TARGETS, compilation_lines
 from benchmarks.kernel_watch import (
     PROJECTIONS,
@@ -30,11 +31,8 @@ from benchmarks.kernel_watch import (
 )
 from benchmarks.kernel_work import Work
 from hybridbench.engine.assembly import device_of
-from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.engine import Engine
-from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
-from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.engine.kernels.dispatch import kernels_for
 from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.foundation.units import format_percent
 from hybridbench.runs.machine import machine_facts
@@ -43,30 +41,6 @@ from hybridbench.workload.validation import full_stop
 
 PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 _CALLS: Final = 2_000
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Batches of requests with one shared prefix."""
-
-    requests: int
-    cached_tokens: int
-    new_tokens: int
-    output_tokens: int
-    prefill_tokens: int
-    """Maximum per step."""
-    dtype: str
-    models: tuple[str, ...]
-    """Presets that together use every operation."""
-
-
-TRAFFIC: Final[Mapping[str, Traffic]] = {
-    # The same as in `python -m benchmarks engine`.
-    "cpu": Traffic(32, 64, 48, 16, 512, "float32", ("qwen3-next-tiny", "nemotron-h-tiny")),
-    # States and KV have realistic sizes.
-    "cuda": Traffic(64, 512, 512, 16, 8192, "bfloat16", ("qwen3-next-1b", "nemotron-h-1b")),
-}
-"""By type of device."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +107,6 @@ class KernelBench:
     """``copy_states`` for all requests, timed alone, as few steps use it; None without states."""
 
 
-def default_models(device: str) -> tuple[str, ...]:
-    """Presets that together use every operation, of sizes suited to the device.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
-    return TRAFFIC[device_of(device).type].models
-
-
 def bench_kernels(
     model: str, device: str = "cpu", rounds: int = 5, traffic: Traffic | None = None
 ) -> KernelBench:
@@ -154,7 +119,8 @@ def bench_kernels(
     chosen = TRAFFIC[target.type] if traffic is None else traffic
     torch.set_num_threads(1)
     watch = StepWatch(target)
-    batches = Batches(model, device, chosen, watch.watched(kernels_for(device)))
+    build = partial(Engine, kernels=watch.watched(kernels_for(device)))
+    batches = Batches(model, device, chosen, build)
     _serve(batches, watch, counting=False)
     timed: list[Step] = []
     counted: list[Step] = []
@@ -170,59 +136,6 @@ def bench_kernels(
         tables=tuple(_table(phase, timed, counted, watch, target) for phase in PHASES),
         state_copy=_copied_states(batches, watch),
     )
-
-
-@dataclass(frozen=True)
-class ReplayRow:
-    """A decode step of all requests with and without a CUDA graph; median wall times."""
-
-    model: str
-    tokens: int
-    steps: int
-    graph_s: float
-    plain_s: float
-
-
-def bench_replay(
-    model: str,
-    device: str,
-    rounds: int = 5,
-    traffic: Traffic | None = None,
-    recorder: GraphRecorder | None = None,
-) -> ReplayRow:
-    """Time the decode steps of ``rounds`` batches, alternating with and without recorded steps.
-
-    ``recorder`` replaces the device's CUDA graphs.
-    """
-    target = device_of(device)
-    chosen = TRAFFIC[target.type] if traffic is None else traffic
-    kernels = kernels_for(device)
-    replaying = Batches(model, device, chosen, kernels, graphs=True, recorder=recorder)
-    plain = Batches(model, device, chosen, kernels)
-    times: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds + 1):
-        for batches, taken in zip((replaying, plain), times, strict=True):
-            seconds = _decode_seconds(batches)
-            if number:  # The first batch of each warms up.
-                taken.extend(seconds)
-    assert replaying.engine.counters.graph_replays, "no step was replayed"
-    graph_s, plain_s = map(statistics.median, times)
-    return ReplayRow(model, chosen.requests, len(times[0]), graph_s, plain_s)
-
-
-def _decode_seconds(batches: Batches) -> list[float]:
-    """Wall times of the decode steps of one batch that included all requests."""
-    batches.submit()
-    engine, seconds = batches.engine, []
-    while engine.has_work:
-        whole = engine.running_requests == batches.traffic.requests
-        decoded = engine.counters.decode_steps
-        began_s = time.perf_counter()
-        engine.step()
-        took_s = time.perf_counter() - began_s
-        if whole and engine.counters.decode_steps > decoded:
-            seconds.append(took_s)
-    return seconds
 
 
 def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
@@ -251,59 +164,6 @@ def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Cei
             number.add_(1.0)
 
     return Ceilings(max(copies), products, cpu_seconds(calls) / _CALLS)
-
-
-class Batches:
-    """An engine, and the batches of requests to submit to it."""
-
-    def __init__(
-        self,
-        model: str,
-        device: str,
-        traffic: Traffic,
-        kernels: Kernels,
-        *,
-        graphs: bool = False,
-        recorder: GraphRecorder | None = None,
-    ) -> None:
-        self.traffic = traffic
-        length = traffic.cached_tokens + traffic.new_tokens + traffic.output_tokens
-        self.engine = Engine(
-            EngineConfig(
-                model=model,
-                device=device,
-                dtype=traffic.dtype,
-                max_running_requests=traffic.requests,
-                max_context_len=2 * length,
-                kv_tokens=2 * traffic.requests * length,
-                mamba_slots=4 * traffic.requests,
-                chunked_prefill_size=traffic.prefill_tokens,
-                max_prefill_tokens=traffic.prefill_tokens,
-                cuda_graph_max_bs=traffic.requests if graphs else 0,
-            ),
-            kernels=kernels,
-            recorder=recorder,
-        )
-        self._random = np.random.default_rng(0)
-        self._prefix = self._tokens(traffic.cached_tokens)
-        # A prefix can be reused only if the tree has a state at its end.
-        self.engine.generate([self._prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
-        self._served = 0
-
-    def submit(self) -> None:
-        """Submit a batch of requests that share only the prefix with earlier ones."""
-        traffic = self.traffic
-        params = SamplingParams(max_new_tokens=traffic.output_tokens, ignore_eos=True)
-        for number in range(self._served, self._served + traffic.requests):
-            prompt = [*self._prefix, *self._tokens(traffic.new_tokens)]
-            self.engine.submit(f"bench-{number}", prompt, params)
-        self._served += traffic.requests
-
-    def _tokens(self, count: int) -> list[int]:
-        tokens: list[int] = self._random.integers(
-            0, self.engine.model_config.vocab_size, count
-        ).tolist()
-        return tokens
 
 
 def _serve(batches: Batches, watch: StepWatch, *, counting: bool) -> list[Step]:
@@ -400,7 +260,8 @@ def main(
 
     Bytes and FLOPs per second are printed with their share of the fastest copy and matrix product
     of the same run.  By default it runs two models that use all operations: tiny ones on a CPU (one
-    thread, processor time), life-size ones on CUDA.
+    thread, processor time), life-size ones on CUDA.  The last lines compare decode steps: as CUDA
+    graphs with plain ones, and overlapped with one after the other.
 
     With `--compile-for`: registers, shared memory and spills of each kernel, for shapes of
     life-size models.
@@ -416,16 +277,9 @@ def main(
             typer.echo()
         for line in _kernel_lines(bench_kernels(name, device, rounds)):
             typer.echo(line)
-        if device_of(device).type == "cuda":
-            typer.echo()
-            typer.echo(_replay_line(bench_replay(name, device, rounds)))
-
-
-def _replay_line(row: ReplayRow) -> str:
-    return (
-        f"decode step of {row.tokens} tokens as a CUDA graph: {1000 * row.graph_s:.2f} ms, without "
-        f"{1000 * row.plain_s:.2f} ms, ratio {row.plain_s / row.graph_s:.2f} ({row.steps} steps)"
-    )
+        typer.echo()
+        for line in decode_lines(bench_decode(name, device, rounds)):
+            typer.echo(line)
 
 
 def _kernel_lines(result: KernelBench) -> Iterator[str]:

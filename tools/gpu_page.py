@@ -46,14 +46,14 @@ def plan(scratch: Path) -> tuple[Step, ...]:
     bench = ("-m", "benchmarks")
     tests = Command("pytest", (*pytest, "-n", workers, *TESTS), " passed")
     times = Command("pytest-times", (*pytest, *TESTS_OF_TIMES), " passed")
-    kernels = Command("bench-kernels", (*bench, "kernels", "--device", "cuda"), "decode step")
+    kernels = Command("bench-kernels", (*bench, "kernels", "--device", "cuda"), "overlap hides")
     profiler = ("-m", "tools.step_profile", "--device", "cuda")
     engine = Command("bench-engine", (*bench, "engine", "--rounds", "5"), "same tokens")
     return (
         Step("GPU tests", 30, 90, (tests,), _tests),
         Step("GPU tests of times", 10, 40, (times,), _tests),
         Step("Three soaks at once", 220, 250, tuple(_soaks(scratch / "soaks")), _verdicts),
-        Step("bench kernels", 20, 75, (kernels,), _text),
+        Step("bench kernels", 20, 110, (kernels,), _text),
         Step("Profiler", 15, 45, (Command("profiler", profiler, "on the device"),), _text),
         Step("bench engine (on the processor)", 15, 60, (engine,), _text),
     )

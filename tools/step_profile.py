@@ -16,9 +16,9 @@ from typing import Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.kernels import PHASES, TRAFFIC, Batches, Traffic
+from benchmarks.batches import TRAFFIC, Batches, Traffic
+from benchmarks.kernels import PHASES
 from hybridbench.engine.engine import Engine
-from hybridbench.engine.kernels.dispatch import kernels_for
 
 ROUNDS = 3
 ROWS = 8
@@ -84,7 +84,7 @@ def profile_steps(
 ) -> list[StepProfile]:
     """Profile the first of the largest prefill steps, and the middle one of the decode steps."""
     torch.set_num_threads(1)
-    batches = Batches(model, device, traffic, kernels_for(device))
+    batches = Batches(model, device, traffic)
     # A batch depends only on its lengths, so the n-th steps of all batches are the same.
     _serve(batches, device)
     timed = [_serve(batches, device) for _ in range(rounds)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from benchmarks.kernels import Traffic
+from benchmarks.batches import Traffic
 from tools.step_profile import Named, Share, StepProfile, _host, _kernels, lines, profile_steps
 
 SMALL = Traffic(4, 16, 20, 3, 80, "float32", ())

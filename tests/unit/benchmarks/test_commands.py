@@ -60,6 +60,9 @@ def test_each_operation_is_timed_beside_what_the_device_can_do() -> None:
     assert rows["projections"][-4:-2] == ["-", "-"]
     assert rows.keys() >= {"everything", "all", "copy_states"}
     assert sum("calls into PyTorch" in line for line in lines) == len(phases)
+    assert lines[-3].startswith("decode steps, overlapped: ")
+    assert " overlap hides " in lines[-2]
+    assert lines[-1].endswith("so nothing is hidden")
 
 
 def test_a_device_that_the_engine_does_not_support_is_refused_in_a_sentence() -> None:

@@ -12,9 +12,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import kernel_watch
+from benchmarks.batches import Traffic
 from benchmarks.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
 from benchmarks.kernel_work import Work, work_of
-from benchmarks.kernels import KernelBench, OperationRow, Traffic, bench_kernels, bench_replay
+from benchmarks.kernels import KernelBench, OperationRow, bench_kernels
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
 from hybridbench.engine.kernels.dispatch import REFERENCE, Kernels, kernels_for
@@ -23,7 +24,6 @@ from hybridbench.engine.kernels.moe.reference import swiglu
 from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import NANO_ENGINE
-from tests.graph_recorder import EagerRecorder
 from tests.unit.engine.kernels.agreement import device_of
 
 CPU = torch.device("cpu")
@@ -251,14 +251,3 @@ def test_triton_kernels_are_timed_on_a_cuda_device() -> None:
         for row in table.rows:
             assert math.isfinite(row.step_s)
             assert row.work.moved_bytes / row.step_s < 1.2 * result.ceilings.copy_bytes_per_s
-
-
-def test_decode_steps_are_timed_with_and_without_graphs() -> None:
-    recorder = EagerRecorder()
-
-    row = bench_replay("qwen3-next-nano", "cpu", 1, SMALL, recorder)
-
-    assert (row.tokens, row.steps) == (4, 2)
-    assert recorder.replayed >= 4
-    assert row.graph_s > 0
-    assert row.plain_s > 0
