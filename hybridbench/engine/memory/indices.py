@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybridbench.engine.kernels.index_arrays import to_device
 from hybridbench.engine.memory.owners import DeviceMismatchError
 
 IntArray = NDArray[np.int64]
@@ -80,8 +81,8 @@ def as_index_tensor(slots: SlotInput, device: torch.device) -> torch.Tensor:
     """``slots`` as a 1-D int64 tensor on ``device``, to index a pool's rows."""
     if isinstance(slots, torch.Tensor):
         return slots.to(device, torch.int64).reshape(-1)
-    listed = np.asarray(slots, dtype=np.int64).reshape(-1)
-    return torch.tensor(listed, dtype=torch.int64, device=device)
+    # A copy: on a CPU the tensor shares the array's memory.
+    return to_device(np.array(slots, dtype=np.int64).reshape(-1), device)
 
 
 def _tensor_to_array(slots: torch.Tensor, device: torch.device) -> AnyIntArray:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.kernels.index_arrays import to_device
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.layers import Frequencies
 from hybridbench.engine.models.step import (
@@ -43,7 +44,7 @@ class CausalLM(ABC, Generic[StepT]):
         """
         if batch.mode == "decode":
             return self.decode(self.decode_inputs(batch, kv_pool).to(self.device), kv_pool)
-        input_ids = torch.from_numpy(batch.input_ids).to(self.device)
+        input_ids = to_device(batch.input_ids, self.device)
         return self._logits(input_ids, self._plan(batch, kv_pool), kv_pool)
 
     def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:

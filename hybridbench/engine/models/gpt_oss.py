@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
+from hybridbench.engine.kernels.index_arrays import to_device
 from hybridbench.engine.kernels.moe.reference import clamped_swiglu
 from hybridbench.engine.kernels.paged_attention.reference import (
     DecodePlan,
@@ -315,18 +316,18 @@ class GptOss(CausalLM[_Step]):
         last_rows = None
         if batch.mode == "extend":
             lens = batch.extend_lens, batch.prefix_lens
-            last_rows = torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device)
+            last_rows = to_device(np.cumsum(batch.extend_lens) - 1, device)
             full = ExtendPlan.build(*lens, batch.kv_indices, device)
             sliding = ExtendPlan.build(*lens, in_window(batch.kv_indices), device, window)
         else:
             seen, kv_indices = verified_chains(batch)
             full = DecodePlan.build(seen, kv_indices, self.dtype, device)
             sliding = DecodePlan.build(seen, in_window(kv_indices), self.dtype, device, window)
-        positions = torch.from_numpy(batch.positions).to(device)
+        positions = to_device(batch.positions, device)
         return _Step(
             rotation=Rotation.build(positions, self._frequencies, self.dtype),
-            full_loc=torch.from_numpy(batch.out_cache_loc).to(device),
-            sliding_loc=torch.from_numpy(in_window(batch.out_cache_loc)).to(device),
+            full_loc=to_device(batch.out_cache_loc, device),
+            sliding_loc=to_device(in_window(batch.out_cache_loc), device),
             last_rows=last_rows,
             full=full,
             sliding=sliding,

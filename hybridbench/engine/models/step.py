@@ -14,6 +14,7 @@ from torch.nn import functional
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.index_arrays import to_device
 from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan, seen_slots
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.layers import Frequencies, Rotation
@@ -75,8 +76,11 @@ class DecodeInputs:
         return DecodeInputs(rows, functional.pad(self.kv_indices, (0, 1)))
 
     def to(self, device: torch.device) -> DecodeInputs:
-        """A copy on ``device``."""
-        return DecodeInputs(self.rows.to(device), self.kv_indices.to(device))
+        """The same on ``device``."""
+        rows, kv_indices = (
+            to_device(each.numpy(), device) for each in (self.rows, self.kv_indices)
+        )
+        return DecodeInputs(rows, kv_indices)
 
 
 class KindOfAttention(NamedTuple):
@@ -159,7 +163,7 @@ class VerifyStep:
     def build(cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype) -> VerifyStep:
         """The plans of a verify batch, on the device of ``frequencies``."""
         device = frequencies.radians.device
-        positions = torch.from_numpy(batch.positions).to(device)
+        positions = to_device(batch.positions, device)
         lens = np.asarray(batch.extend_lens, dtype=np.int64)
         first = np.cumsum(lens) - lens
         places = []
@@ -167,15 +171,15 @@ class VerifyStep:
             rows = np.flatnonzero(lens > place)
             places.append(
                 ChainPlace(
-                    tokens=torch.from_numpy(first[rows] + place).to(device),
-                    rows=torch.from_numpy(rows).to(device),
+                    tokens=to_device(first[rows] + place, device),
+                    rows=to_device(rows, device),
                 )
             )
         seen, kv_indices = verified_chains(batch)
         return cls(
             rotation=Rotation.build(positions, frequencies, dtype),
-            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
-            slots=torch.from_numpy(batch.mamba_indices).to(device),
+            out_cache_loc=to_device(batch.out_cache_loc, device),
+            slots=to_device(batch.mamba_indices, device),
             places=tuple(places),
             attention=DecodePlan.build(seen, kv_indices, dtype, device),
         )
@@ -246,18 +250,18 @@ class ExtendStep:
     ) -> ExtendStep:
         """The plans of a prefill batch, on the device of ``frequencies``."""
         device = frequencies.radians.device
-        positions = torch.from_numpy(batch.positions).to(device)
-        slots = torch.from_numpy(batch.mamba_indices).to(device)
+        positions = to_device(batch.positions, device)
+        slots = to_device(batch.mamba_indices, device)
         offsets, track_slots = _tracked(batch, device)
         conv = ConvPlan.build(batch.extend_lens, conv_kernel, device, offsets)
         chunks = ChunkPlan.build(
             batch.extend_lens, conv.output_starts, device, track_offsets=offsets
         )
         rotation = Rotation.build(positions, frequencies, dtype)
-        last_rows = torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device)
+        last_rows = to_device(np.cumsum(batch.extend_lens) - 1, device)
         return cls(
             rotation=rotation,
-            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            out_cache_loc=to_device(batch.out_cache_loc, device),
             slots=slots,
             sorted_slots=slots.index_select(0, chunks.order),
             last_rows=last_rows,
@@ -301,4 +305,4 @@ def _tracked(batch: ForwardBatch, device: torch.device) -> tuple[list[int] | Non
         seqlen - prefix if seqlen > 0 else 0
         for seqlen, prefix in zip(seqlens, batch.prefix_lens, strict=True)
     ]
-    return offsets, torch.from_numpy(slots[np.array(offsets) > 0]).to(device)
+    return offsets, to_device(slots[np.array(offsets) > 0], device)

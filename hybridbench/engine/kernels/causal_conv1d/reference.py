@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.index_arrays import to_device
 from hybridbench.engine.kernels.rows import store_rows
 
 
@@ -61,11 +62,11 @@ class ConvPlan:
             offsets = np.asarray(track_offsets, dtype=np.int64)
             # The window comes first, so after n tokens the last K-1 rows begin at row n.
             first = (starts + offsets)[offsets > 0]
-            track_rows = torch.from_numpy((first[:, None] + window).ravel()).to(device)
+            track_rows = to_device((first[:, None] + window).ravel(), device)
         return cls(
-            source_rows=torch.from_numpy(source_rows).to(device),
+            source_rows=to_device(source_rows, device),
             # Counted from the end: fewer than K-1 tokens keep a part of the old window.
-            tail_rows=torch.from_numpy(((ends - width)[:, None] + window).ravel()).to(device),
+            tail_rows=to_device(((ends - width)[:, None] + window).ravel(), device),
             output_starts=starts,
             track_rows=track_rows,
         )

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.index_arrays import to_device
 from hybridbench.engine.kernels.rows import store_rows
 
 _Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -94,8 +95,8 @@ class ChunkPlan:
         wanted = {j: np.flatnonzero(after == j) for j in sorted(set(after[after >= 0].tolist()))}
         return {
             j: Snapshots(
-                ranks=torch.from_numpy(ranks).to(device),
-                places=torch.from_numpy(self.snapshot_rows[ranks]).to(device),
+                ranks=to_device(ranks, device),
+                places=to_device(self.snapshot_rows[ranks], device),
             )
             for j, ranks in wanted.items()
         }
@@ -106,7 +107,7 @@ class ChunkPlan:
         alive = np.asarray(self.alive, dtype=np.int64)
         counts = (alive > np.arange(alive[0])[:, None]).sum(axis=1)
         arrays = np.cumsum(alive) - alive, counts, self.snapshot_chunks, self.snapshot_rows
-        return ChunkScan(*(torch.from_numpy(array).to(self.order.device) for array in arrays))
+        return ChunkScan(*(to_device(array, self.order.device) for array in arrays))
 
     @classmethod
     def build(
@@ -156,10 +157,10 @@ class ChunkPlan:
         places[tokens.ravel()[flat_valid]] = np.flatnonzero(flat_valid)
         return cls(
             alive=alive,
-            order=torch.from_numpy(order).to(device),
-            conv_rows=torch.from_numpy(rows.ravel()).to(device),
-            gate_rows=torch.from_numpy(tokens.ravel()).to(device),
-            output_rows=torch.from_numpy(places).to(device),
+            order=to_device(order, device),
+            conv_rows=to_device(rows.ravel(), device),
+            gate_rows=to_device(tokens.ravel(), device),
+            output_rows=to_device(places, device),
             chunk_size=chunk_size,
             # A request that is not tracked has a lead of 0, which yields -1.
             snapshot_chunks=(tracked[order] + lead) // chunk_size - 1,

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.index_arrays import to_device
+
 _QUERY_BLOCK = 256
 # A decode batch is cut into groups of similar length: padding gathers at most this factor more,
 _PADDING_FACTOR = 1.5
@@ -72,8 +74,7 @@ class DecodePlan:
             window: each query sees only this many of the last tokens; None is all.
         """
         starts, lens, slots = (
-            torch.from_numpy(array).to(device)
-            for array in (*seen_slots(seq_lens, window), kv_indices)
+            to_device(array, device) for array in (*seen_slots(seq_lens, window), kv_indices)
         )
         return cls(starts, lens, slots, dtype)
 
@@ -99,7 +100,7 @@ class DecodePlan:
         requests = None
         if members is not None:
             starts, lens = starts[members], lens[members]
-            requests = torch.from_numpy(members).to(device)
+            requests = to_device(members, device)
         longest = int(lens.max())
         places = np.arange(longest, dtype=np.int64)
         # Padding reads the request's own last slot, which is finite; unused slots may not be.
@@ -107,7 +108,7 @@ class DecodePlan:
         slots = torch.from_numpy(all_slots[(starts[:, None] + inside).ravel()])
         mask = None
         if int(lens.min()) < longest:
-            hidden = torch.from_numpy(places >= lens[:, None]).to(device)
+            hidden = to_device(places >= lens[:, None], device)
             mask = torch.zeros(hidden.shape, dtype=self.dtype, device=device)
             mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
         return DecodeGroup(requests, slots.to(device), mask, longest)
@@ -228,7 +229,7 @@ class ExtendPlan:
     @cached_property
     def requests(self) -> tuple[ExtendRequest, ...]:
         """The layout for the reference."""
-        slots = torch.from_numpy(self.kv_indices).to(self.device)
+        slots = to_device(self.kv_indices, self.device)
         return tuple(
             ExtendRequest(first, count, prefix_len, slots[start : start + prefix_len + count])
             for first, count, prefix_len, start in self.spans
@@ -243,7 +244,7 @@ class ExtendPlan:
             firsts = np.repeat(np.cumsum(tiles) - tiles, tiles)
             begins = (np.arange(len(requests)) - firsts) * size
             arrays = requests, begins, np.asarray(self.spans, dtype=np.int64), self.kv_indices
-            tensors = (torch.from_numpy(array).to(self.device) for array in arrays)
+            tensors = (to_device(array, self.device) for array in arrays)
             self._tiles[size] = ExtendTiles(*tensors)
         return self._tiles[size]
 
