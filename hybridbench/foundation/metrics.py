@@ -79,12 +79,13 @@ class MetricSpec:
 
 
 # Metrics that the analysis uses by name: private memory, shared memory, device memory, pinned host
-# memory, garbage, private memory at idle checkpoints, full collections; what a process opens, and
-# must close or wait for.
+# memory, memory of CUDA graphs, garbage, private memory at idle checkpoints, full collections; what
+# a process opens, and must close or wait for.
 MEMORY = "rss_anon_swap_bytes"
 SHARED = "shared_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
 PINNED_MEMORY = "pinned_allocated_bytes"
+GRAPH_MEMORY = "device_graph_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
@@ -298,13 +299,26 @@ METRICS: tuple[MetricSpec, ...] = (
         "(inactive_split_bytes of torch.cuda.memory_stats)",
         on_device=True,
     ),
+    MetricSpec(
+        "device_graph_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "device memory that PyTorch has reserved for CUDA graphs, which keep it for their results "
+        "whether they are replayed or not (segments of private pools in "
+        "torch.cuda.memory_snapshot); 0 if the engine records none",
+        check=Check.TREND,
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+        label="memory of CUDA graphs",
+        on_device=True,
+    ),
     # Main memory that the device can access directly, from PyTorch's other caching allocator.
     MetricSpec(
         "pinned_allocated_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "pinned host memory in use between two steps: copies of the host tier, index tensors of "
-        "recorded decode steps (active_bytes of torch.cuda.host_memory_stats)",
+        "pinned host memory in use between two steps: copies of the host tier, index arrays of "
+        "steps (active_bytes of torch.cuda.host_memory_stats)",
         check=Check.TREND,
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,

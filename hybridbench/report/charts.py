@@ -61,6 +61,7 @@ _MEMORY: Final[tuple[_Plan, ...]] = (
             "device_allocated_bytes": "tensors (allocated)",
             "device_reserved_bytes": "reserved by PyTorch",
             "device_inactive_split_bytes": "free between tensors",
+            "device_graph_bytes": "reserved for CUDA graphs",
         },
     ),
     (

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import torch
 
+from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.latency import (
     E2E,
     ITL,
@@ -139,6 +140,7 @@ class WorkerMetrics:
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
         values.update(device_memory(engine.config.device))
+        values.update(graph_memory(engine.config))
         values.update(pinned_memory(engine.config.device))
         values.update(asdict(engine.liveness()))
         values.update(self.steps.metrics())
@@ -206,6 +208,16 @@ def device_memory(device: str) -> dict[str, int]:
         "device_reserved_bytes": stats["reserved_bytes.all.current"],
         "device_inactive_split_bytes": stats["inactive_split_bytes.all.current"],
     }
+
+
+def graph_memory(config: EngineConfig) -> dict[str, int]:
+    """Return what PyTorch has reserved for CUDA graphs; empty for a CPU."""
+    if not config.device.startswith("cuda"):
+        return {}
+    # Reading all segments takes milliseconds; an engine without graphs has none of these.
+    segments = torch.cuda.memory_snapshot() if config.cuda_graph_max_bs else []  # type: ignore[no-untyped-call]
+    private = [each for each in segments if tuple(each["segment_pool_id"]) != (0, 0)]
+    return {"device_graph_bytes": sum(each["total_size"] for each in private)}
 
 
 def pinned_memory(device: str) -> dict[str, int]:

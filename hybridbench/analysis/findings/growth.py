@@ -26,6 +26,7 @@ from hybridbench.foundation.metrics import (
     AT_REST,
     COLLECTIBLE,
     DEVICE_MEMORY,
+    GRAPH_MEMORY,
     MEMORY,
     PINNED_MEMORY,
     Unit,
@@ -382,8 +383,8 @@ def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 
 def _explained(finding: Finding, whole: Rate) -> Finding:
-    # The driver maps device memory and pinned memory: neither is part of private memory.
-    if finding.subject in (MEMORY, DEVICE_MEMORY, PINNED_MEMORY):
+    # The driver maps memory of the device and pinned memory: neither is part of private memory.
+    if finding.subject in (MEMORY, DEVICE_MEMORY, GRAPH_MEMORY, PINNED_MEMORY):
         return finding
     if isinstance(finding.basis, Undecided):
         return finding

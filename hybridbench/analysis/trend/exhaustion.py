@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.metrics import DEVICE_MEMORY, GRAPH_MEMORY, Unit
 from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.verdict import Rate
 
@@ -57,7 +57,7 @@ def limit_of(record: RunRecord, metric: str) -> Limit | None:
     if metric in _PROCESS_MEMORY:
         source = limits.memory_source or ""
         return _known_limit(limits.memory_bytes or 0.0, _LIMIT_SOURCES.get(source, "the limit"))
-    if metric == "device_allocated_bytes":
+    if metric in (DEVICE_MEMORY, GRAPH_MEMORY):
         return _known_limit(limits.device_bytes or 0.0, "what the device had for the engine")
     if metric == "open_fds":
         return _known_limit(limits.open_files or 0.0, "the process's limit of open files")

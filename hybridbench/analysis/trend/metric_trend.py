@@ -49,6 +49,7 @@ from hybridbench.foundation.metrics import (
     AT_REST,
     COLLECTIBLE,
     DEVICE_MEMORY,
+    GRAPH_MEMORY,
     MEMORY,
     PINNED_MEMORY,
     Check,
@@ -260,7 +261,13 @@ class _Terms:
     @property
     def unlimited(self) -> bool:
         """Whether the profile has no limit for this metric in so short a run: it is undecided."""
-        gated_by_profile = self.spec.name in (MEMORY, DEVICE_MEMORY, PINNED_MEMORY, COLLECTIBLE)
+        gated_by_profile = self.spec.name in (
+            MEMORY,
+            DEVICE_MEMORY,
+            GRAPH_MEMORY,
+            PINNED_MEMORY,
+            COLLECTIBLE,
+        )
         return gated_by_profile and self.limit is None and _has_limits(self.record)
 
     @property

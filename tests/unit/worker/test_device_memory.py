@@ -1,105 +1,167 @@
-"""Memory of a CUDA device as the worker reads it, from a stand-in for PyTorch's allocators."""
+"""Memory of a CUDA device from allocation to finding, with a stand-in for PyTorch's allocators."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
+from hybridbench.analysis.findings.growth import Growth
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.defects.defect import Defect
 from hybridbench.defects.inject import injected
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.records.messages import CountersReply
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.serve.metrics_page import ServerCounts, render_page
-from hybridbench.worker.metrics import device_memory, pinned_memory, usable_device_bytes
-from tests.builders import make_engine
-from tests.scenarios.planted.pinned_leak import BYTES_PER_REQUEST, planted
+from hybridbench.worker.metrics import (
+    device_memory,
+    graph_memory,
+    pinned_memory,
+    usable_device_bytes,
+)
+from tests.builders import NANO_ENGINE, make_engine
+from tests.device_allocator import OF_OTHERS, TOTAL, DeviceAllocator
+from tests.scenarios.planted import graph_pool_leak, pinned_leak, view_leak
+from tests.unit.analysis.records import Run, healthy_record, with_manifest, with_series
 
-TOTAL, OF_OTHERS = 80_000, 10_000
-
-
-class StandIn:
-    """Hands out blocks of segments of 1,000 bytes, and releases none of them."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, int] = {}
-        self.segments = 0
-        self.pinned_bytes = 0
-
-    def alloc(self, name: str, size: int) -> None:
-        self.tensors[name] = size
-        self.segments = max(self.segments, -(-sum(self.tensors.values()) // 1000))
-
-    def pin(self, size: int) -> None:
-        self.pinned_bytes += size
-
-    def host_memory_stats(self) -> dict[str, int]:
-        pinned = self.pinned_bytes
-        return {
-            "active_bytes.current": pinned,
-            "allocated_bytes.current": -(-pinned // 1000) * 1000,
-        }
-
-    def memory_stats(self, device: str) -> dict[str, int]:
-        assert device == "cuda:1"
-        allocated, reserved = sum(self.tensors.values()), 1000 * self.segments
-        return {
-            "allocated_bytes.all.current": allocated,
-            "reserved_bytes.all.current": reserved,
-            "inactive_split_bytes.all.current": reserved - allocated,
-        }
-
-    def memory_reserved(self, device: str) -> int:
-        return self.memory_stats(device)["reserved_bytes.all.current"]
-
-    def mem_get_info(self, device: str) -> tuple[int, int]:
-        return TOTAL - OF_OTHERS - self.memory_reserved(device), TOTAL
+ON_DEVICE = replace(NANO_ENGINE, device="cuda:1", cuda_graph_max_bs=4)
 
 
 @pytest.fixture
-def allocator(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    stand_in = StandIn()
-    for name in ("memory_stats", "memory_reserved", "mem_get_info", "host_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, getattr(stand_in, name), raising=False)
+def allocator(monkeypatch: pytest.MonkeyPatch) -> DeviceAllocator:
+    stand_in = DeviceAllocator()
+    for name in ("memory_stats", "memory_snapshot", "memory_reserved", "mem_get_info"):
+        monkeypatch.setattr(torch.cuda, name, getattr(stand_in, name))
+    monkeypatch.setattr(torch.cuda, "host_memory_stats", stand_in.host_memory_stats, raising=False)
     return stand_in
 
 
-def test_tensors_and_what_lies_free_between_them_are_told_apart(allocator: StandIn) -> None:
-    allocator.alloc("weights", 2_500)
-    allocator.alloc("step", 400)
-    del allocator.tensors["step"]
+def test_tensors_what_lies_free_between_them_and_graphs_are_told_apart(
+    allocator: DeviceAllocator,
+) -> None:
+    weights, step = allocator.tensor(2_500), allocator.tensor(400)
+    graph = allocator.graph(7_000)
+    del step
 
     assert device_memory("cuda:1") == {
-        "device_allocated_bytes": 2_500,
-        "device_reserved_bytes": 3_000,
+        "device_allocated_bytes": len(weights),
+        "device_reserved_bytes": 3_000 + 7_000,
         "device_inactive_split_bytes": 500,
     }
+    assert graph_memory(ON_DEVICE) == {"device_graph_bytes": 7_000}
     # What other processes hold is not to be had.
     assert usable_device_bytes("cuda:1") == TOTAL - OF_OTHERS
+
+    del graph
+
+    assert graph_memory(ON_DEVICE) == {"device_graph_bytes": 0}
+
+
+def test_an_engine_without_graphs_reads_no_segments(
+    allocator: DeviceAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.cuda, "memory_snapshot")
+
+    without = graph_memory(replace(ON_DEVICE, cuda_graph_max_bs=0))
+
+    assert without == {"device_graph_bytes": 0}
 
 
 def test_a_processor_has_no_such_memory() -> None:
     assert device_memory("cpu") == {}
     assert pinned_memory("cpu") == {}
+    assert graph_memory(replace(ON_DEVICE, device="cpu")) == {}
     assert usable_device_bytes("cpu") == 0
 
 
 def test_pinned_buffers_kept_by_finished_requests_are_on_the_metrics_page(
-    allocator: StandIn,
+    allocator: DeviceAllocator,
 ) -> None:
     engine, params = make_engine(), SamplingParams(max_new_tokens=2)
     engine.generate([[1, 2, 3]] * 2, params)
     healthy = pinned_memory("cuda")
 
-    with injected(planted(allocator.pin)):
+    with injected(pinned_leak.planted(allocator.pinned)):
         engine.generate([[1, 2, 3]] * 3, params)
-    values = pinned_memory("cuda")
+        values = pinned_memory("cuda")
     latencies = {name: LatencyHistogram() for name in (TTFT, ITL, E2E)}
     reply = CountersReply(1, 0.0, True, False, 0.0, 1, dict(values))
     page = render_page(reply, latencies, ServerCounts())
 
+    kept = 3 * pinned_leak.BYTES_PER_REQUEST
     assert healthy == {"pinned_allocated_bytes": 0, "pinned_reserved_bytes": 0}
-    assert values["pinned_allocated_bytes"] == 3 * BYTES_PER_REQUEST
-    assert f"hybridbench_pinned_allocated_bytes {3 * BYTES_PER_REQUEST}" in page
+    assert values["pinned_allocated_bytes"] == kept
+    assert f"hybridbench_pinned_allocated_bytes {kept}" in page
+
+
+def soaked(allocator: DeviceAllocator, *defects: Defect) -> RunRecord:
+    """A run on the device whose requests were really served, and whose memory was read."""
+    record = with_manifest(
+        healthy_record(Run(360.0, 60.0, requests_per_s=2.0)),
+        model={"name": "m", "device": "cuda"},
+        limits={"device_bytes": TOTAL},
+    )
+    finishes = record.series["events.finishes"]
+    engine, params = make_engine(check_level="off"), SamplingParams(max_new_tokens=1)
+    weights, samples = allocator.tensor(2**20), []
+    with injected(*defects):
+        for due in finishes.value:
+            engine.generate([[1, 2, 3]] * int(due - engine.counters.finishes), params)
+            values = device_memory("cuda:1") | pinned_memory("cuda:1") | graph_memory(ON_DEVICE)
+            samples.append(values)
+    assert len(weights)
+    return with_series(
+        record,
+        *(
+            Series(name, finishes.t_s, np.array([float(each[name]) for each in samples]))
+            for name in samples[0]
+        ),
+    )
+
+
+def test_healthy_requests_leave_nothing_on_the_device(allocator: DeviceAllocator) -> None:
+    record = soaked(allocator, view_leak.planted(allocator.tensor, copies=True))
+
+    assert judge(record).kind is VerdictKind.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "metric", "per_request"),
+    [
+        (view_leak.planted, "tensor", "device_allocated_bytes", view_leak.STORAGE_BYTES),
+        (pinned_leak.planted, "pinned", "pinned_allocated_bytes", pinned_leak.BYTES_PER_REQUEST),
+        (
+            graph_pool_leak.planted,
+            "graph",
+            "device_graph_bytes",
+            graph_pool_leak.BYTES_PER_GRAPH / graph_pool_leak.REQUESTS_PER_GRAPH,
+        ),
+    ],
+)
+def test_what_requests_leave_on_a_device_is_a_leak_per_request(
+    plant: Callable[..., Defect],
+    kind: str,
+    metric: str,
+    per_request: float,
+    allocator: DeviceAllocator,
+) -> None:
+    record = soaked(allocator, plant(getattr(allocator, kind)))
+
+    [finding] = judge(record).findings
+
+    assert (finding.verdict, finding.subject) == (VerdictKind.LEAK, metric)
+    assert finding.driver == "finishes"
+    per_finish = next(rate for rate in finding.rates if rate.per != "h")
+    assert per_finish.value == pytest.approx(per_request, rel=0.1)
+    assert isinstance(finding.basis, Growth)
+    # The device is full one day, main memory not for that reason.
+    assert (finding.basis.exhaustion is None) == (kind == "pinned")
 
 
 def test_a_pytorch_that_does_not_count_pinned_memory_yields_no_value(

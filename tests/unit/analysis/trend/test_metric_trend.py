@@ -176,7 +176,9 @@ def on_a_gpu(record: RunRecord, metric: str, bytes_per_request: float) -> RunRec
     return with_series(with_manifest(record, model={"name": "m", "device": "cuda"}), tensors)
 
 
-@pytest.mark.parametrize("metric", ["device_allocated_bytes", "pinned_allocated_bytes"])
+@pytest.mark.parametrize(
+    "metric", ["device_allocated_bytes", "device_graph_bytes", "pinned_allocated_bytes"]
+)
 def test_tensors_left_on_the_device_are_a_leak_of_its_own_memory(metric: str) -> None:
     record = healthy_record()
 
