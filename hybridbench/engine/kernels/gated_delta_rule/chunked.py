@@ -37,6 +37,8 @@ _CPU_CHUNK_SIZE = 32
 _BLOCK_SIZE = 16
 # A chunk of one block computes least; for up to this many in a row it is fastest on a CPU.
 _BLOCKS_IN_A_ROW = 8
+# Of 64 tokens each: 2,048 tokens.
+_SEGMENT_CHUNKS = 32
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,16 @@ class ChunkScan:
     """[R]: the chunk after which a request's state is wanted; -1 for none."""
     snapshot_rows: Tensor
     """[R]: the row of the copies for it."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some consecutive chunks of all requests that have them."""
+
+    begin: int
+    """The first of them among all chunks."""
+    chunks: int
+    scan: ChunkScan
 
 
 @dataclass(frozen=True)
@@ -104,9 +116,31 @@ class ChunkPlan:
     @cached_property
     def scan(self) -> ChunkScan:
         """The layout for the Triton kernels, which process the chunks request by request."""
-        alive = np.asarray(self.alive, dtype=np.int64)
+        return self._scan_of(0, len(self.alive))
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The chunks in parts that bound the memory for intermediate results."""
+        ends = np.cumsum(self.alive)
+        segments, first, begin = [], 0, 0
+        while first < len(ends):
+            # One chunk of each request at least.
+            fitting = int(np.searchsorted(ends, begin + _SEGMENT_CHUNKS, side="right"))
+            end = max(fitting, first + 1)
+            chunks = int(ends[end - 1]) - begin
+            segments.append(Segment(begin, chunks, self._scan_of(first, end)))
+            first, begin = end, begin + chunks
+        return tuple(segments)
+
+    def _scan_of(self, first: int, end: int) -> ChunkScan:
+        """From the ``first`` chunks of the requests that have them to before the ``end``-th ones;
+        counted from there.
+        """
+        alive = np.asarray(self.alive[first:end], dtype=np.int64)
         counts = (alive > np.arange(alive[0])[:, None]).sum(axis=1)
-        arrays = np.cumsum(alive) - alive, counts, self.snapshot_chunks, self.snapshot_rows
+        wanted, rows = self.snapshot_chunks[: alive[0]], self.snapshot_rows[: alive[0]]
+        # A chunk outside of these has a number that none of them has.
+        arrays = np.cumsum(alive) - alive, counts, wanted - first, rows
         return ChunkScan(*(to_device(array, self.order.device) for array in arrays))
 
     @classmethod

@@ -219,6 +219,61 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_segments_of_chunks_equal_the_reference(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = device_of(device)
+    # Of seven chunks two, two and three; both states are wanted in the last segment.
+    monkeypatch.setattr(chunked, "_SEGMENT_CHUNKS", 3)
+
+    assert_agrees(
+        chunked.chunk_gated_delta_rule,
+        triton_kernel.chunk_gated_delta_rule,
+        *chunk_arguments([60, 40], track_offsets=[48, 40]),
+        device=place,
+        atol=1e-11,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("segment.begin * size", "0"),
+        ("in plan.segments:", "in plan.segments[:-1]:"),
+    ],
+    ids=["first-places", "a-segment-too-few"],
+)
+def test_a_mutant_of_the_segments_is_found(
+    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked, "_SEGMENT_CHUNKS", 2)
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            chunked.chunk_gated_delta_rule,
+            changed.chunk_gated_delta_rule,
+            *chunk_arguments([40, 7], heads=(1, 1), dims=(4, 3)),
+            atol=1e-11,
+        )
+
+
+@pytest.mark.parametrize(
+    ("lens", "segments"),
+    [([8192], [32] * 4), ([128] * 64, [64, 64]), ([100], [2]), ([64 * 31, 64 * 40], [32, 32, 7])],
+)
+def test_segments_are_of_2048_tokens_or_of_a_chunk_of_each_request(
+    lens: list[int], segments: list[int]
+) -> None:
+    plan = ChunkPlan.build(lens, np.cumsum(lens) - np.asarray(lens), CPU, 64)
+
+    assert [segment.chunks for segment in plan.segments] == segments
+    begins = [segment.begin for segment in plan.segments]
+    assert begins == [sum(segments[:place]) for place in range(len(segments))]
+    assert sum(segments) == sum(plan.alive)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str, dtype: torch.dtype) -> None:
     """Its rows are alike, so that powers of its matrix would reach 1e17 and cancel."""
