@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -127,6 +130,37 @@ def test_an_engine_records_no_more_than_it_runs() -> None:
 
     assert recorder.recorded == len(capture_bs(3))
     assert engine.counters.graph_replays == recorder.replayed == engine.counters.decode_steps
+
+
+class Followed(EagerRecorder):
+    """Knows which of its recordings are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recordings: list[weakref.ref[Callable[[], None]]] = []
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        replay = super().record(work)
+        self._recordings.append(weakref.ref(replay))
+        return replay
+
+    @property
+    def alive(self) -> int:
+        return sum(recording() is not None for recording in self._recordings)
+
+
+def test_recordings_are_released_with_their_engine() -> None:
+    recorder = Followed()
+    engine = make_engine(
+        model=nano_model(), recorder=recorder, cuda_graph_max_bs=3, max_running_requests=3
+    )
+    engine.generate([[1, 2, 3], [4, 5]], SamplingParams(max_new_tokens=5))
+    assert recorder.alive == len(capture_bs(3))
+
+    del engine
+    gc.collect()
+
+    assert recorder.alive == 0
 
 
 def test_a_processor_is_refused() -> None:
