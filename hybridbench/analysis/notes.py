@@ -13,7 +13,7 @@ from hybridbench.analysis.findings.wrong_answers import answer_notes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
 from hybridbench.foundation.labels import unlabelled
-from hybridbench.foundation.metrics import MEMORY, METRICS, Check
+from hybridbench.foundation.metrics import DEVICE_MEMORY, GRAPH_MEMORY, MEMORY, METRICS, Check
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.events import (
     Checkpoint,
@@ -38,7 +38,7 @@ _NOT_SERVED: Final = (
 )
 _ASKED_TO_WAIT: Final = "events.requests_asked_to_wait"
 _WORTH_A_NOTE: Final = 0.01  # of all requests
-# Minimum rise relative to the initial memory that is worth a note.
+# Minimum rise relative to the memory before it that is worth a note.
 _SHARE_OF_A_FILL = 0.1
 _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
     (DiskFull, "the disk was full"),
@@ -65,6 +65,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
         yield f"{times(busy, 'checkpoint')} ignored: requests were in flight"
     yield from _not_served(record)
     yield from _levelled_off(facts, metrics)
+    yield from _reserved_more(record, metrics)
     yield from _reclaimed(record)
     yield from answer_notes(record)
     yield from repeated_answer_notes(record)
@@ -164,6 +165,33 @@ def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str
             f"private memory rose by {format_bytes(rise)} in the first {within}, before the judged "
             "window, and then levelled off"
         )
+
+
+def _reserved_more(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterable[str]:
+    """Report that PyTorch reserved more of the device although its tensors did not grow."""
+    tensors = next((result for result in metrics if result.metric == DEVICE_MEMORY), None)
+    if tensors is None or tensors.outcome != VerdictKind.CLEAN:
+        return
+    names = ("device_reserved_bytes", "device_inactive_split_bytes", GRAPH_MEMORY)
+    (before, reserved), (_, between), (_, graphs) = (
+        _change(record, name, *tensors.window_s) for name in names
+    )
+    # Memory of graphs is judged by itself.
+    more = reserved - graphs
+    if before > 0.0 and more >= _SHARE_OF_A_FILL * before:
+        fragments = ": the memory fragments" if between >= more / 2 else ""
+        yield (
+            f"PyTorch reserved {format_bytes(more)} more of the device, although its tensors did "
+            f"not grow; {format_bytes(max(between, 0.0))} of that lies free between tensors"
+            f"{fragments}"
+        )
+
+
+def _change(record: RunRecord, name: str, start_s: float, end_s: float) -> tuple[float, float]:
+    """A metric at the start, and by how much it was higher at the end; 0 without samples."""
+    series = record.series.get(name)
+    value = () if series is None else series.between(start_s, end_s).value.tolist()
+    return (value[0], value[-1] - value[0]) if value else (0.0, 0.0)
 
 
 def _reclaimed(record: RunRecord) -> Iterable[str]:

@@ -25,6 +25,7 @@ from hybridbench.records.events import (
 )
 from hybridbench.records.manifest import OBSERVED, TargetFacts
 from tests.unit.analysis.records import (
+    GIB,
     Run,
     checkpoint,
     healthy_record,
@@ -176,3 +177,45 @@ def test_a_run_of_which_no_segment_could_be_judged_says_so() -> None:
     short = cut_at(healthy_record(Run()), 1.0)
 
     assert judge(resumed(short, short)).notes[0] == "no segment was long enough to be judged"
+
+
+@pytest.mark.parametrize(
+    ("between", "graphs", "said"),
+    [
+        (0.9, 0.0, "900 MiB of that lies free between tensors: the memory fragments"),
+        (0.0, 0.0, "0 B of that lies free between tensors"),
+        (0.0, 0.95, ""),
+    ],
+)
+def test_reserved_memory_that_grows_beside_tensors_that_do_not_is_explained(
+    between: float, graphs: float, said: str
+) -> None:
+    record = with_manifest(healthy_record(RUN), model={"name": "m", "device": "cuda"})
+    t = record.series["events.finishes"].t_s
+    # All of it comes in the judged window, which begins after 60 seconds.
+    more = np.where(t > 150.0, 1000.0 * 2**20, 0.0)
+    memory = {
+        "device_allocated_bytes": 2.0 * GIB + 0.0 * t,
+        "device_reserved_bytes": 3.0 * GIB + more,
+        "device_inactive_split_bytes": between * more,
+        "device_graph_bytes": graphs * more,
+    }
+
+    verdict = judge(
+        with_series(record, *(Series(n, t, each.astype(np.float64)) for n, each in memory.items()))
+    )
+
+    notes = [note for note in verdict.notes if note.startswith("PyTorch reserved")]
+    beginning = "PyTorch reserved 1000 MiB more of the device, although its tensors did not grow; "
+    assert notes == ([beginning + said] if said else [])
+
+
+def test_reserved_memory_that_grows_with_tensors_needs_no_note() -> None:
+    record = with_manifest(healthy_record(RUN), model={"name": "m", "device": "cuda"})
+    t = record.series["events.finishes"].t_s
+    names = ("device_allocated_bytes", "device_reserved_bytes")
+
+    verdict = judge(with_series(record, *(Series(n, t, 2.0 * GIB + 1e7 * t) for n in names)))
+
+    assert [finding.subject for finding in verdict.findings] == ["device_allocated_bytes"]
+    assert not any(note.startswith("PyTorch reserved") for note in verdict.notes)
