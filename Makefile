@@ -22,7 +22,7 @@ RELEASES := $(addprefix sglang-cache==,0.5.9 0.5.10.post1 0.5.12.post1 0.5.13 0.
 # What `make gpu` takes along to a machine that has PyTorch and Triton, but no network.
 GPU_WHEELS ?= .gpu-wheels
 GPU_NEEDS := aiohttp annotated-types jinja2 msgspec numpy packaging prometheus-client psutil pydantic pyyaml rich safetensors typer \
-	hypothesis pytest pytest-timeout pytest-xdist
+	hypothesis pytest pytest-timeout pytest-xdist fla-core einops
 GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64)
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
 # interpreter, the command line, and the slowest sweeps.

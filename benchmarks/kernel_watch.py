@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from benchmarks.kernel_rivals import RivalTimes, timed
 from benchmarks.kernel_work import Work, work_of
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.kernels.dispatch import Kernels
@@ -145,6 +146,12 @@ class StepWatch:
         """On a CUDA device: the calls of the latest largest step, each repeated and timed alone."""
         _, seen = self._kept[phase]
         return [each.alone(cuda_seconds) for each in seen]
+
+    @torch.inference_mode()
+    def rivals(self, phase: Phase) -> RivalTimes:
+        """The public kernels for the same calls, on the same arguments."""
+        _, seen = self._kept[phase]
+        return timed([(each.operation, each.arguments) for each in seen], cuda_seconds)
 
     @torch.inference_mode()
     def alone(self, function: Callable[[], object]) -> list[Call]:

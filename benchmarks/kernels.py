@@ -20,6 +20,7 @@ import typer
 from benchmarks.batches import TRAFFIC, Batches, Traffic, default_models
 from benchmarks.decode_steps import bench_decode, decode_lines
 from benchmarks.kernel_compilation import TARGETS, compilation_lines
+from benchmarks.kernel_rivals import RivalTimes
 from benchmarks.kernel_watch import (
     PROJECTIONS,
     Call,
@@ -81,6 +82,7 @@ class StepTable:
         rows: the operations, longest first; on a CPU including ``PROJECTIONS``.
         products: all matrix products, including those within operations; None on a CUDA device.
         torch_calls: calls of PyTorch functions and methods per step.
+        rivals: on a CUDA device public kernels for the same work, from ``kernel_rivals.py``.
     """
 
     phase: Phase
@@ -91,6 +93,7 @@ class StepTable:
     rows: tuple[OperationRow, ...]
     products: OperationRow | None
     torch_calls: int
+    rivals: RivalTimes
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,7 @@ def _table(
         rows=tuple(sorted(rows, key=lambda row: -row.step_s)),
         products=products,
         torch_calls=round(statistics.median(step.torch_calls for step in counted)),
+        rivals=watch.rivals(phase) if device.type == "cuda" else {},
     )
 
 
@@ -324,6 +328,18 @@ def _step_lines(table: StepTable, ceilings: Ceilings) -> Iterator[str]:
     yield (
         f"{table.torch_calls} calls into PyTorch; at {1e6 * ceilings.call_s:.2f} us, the smallest, "
         f"they take {format_percent(calls_s / table.step_s)} of the step"
+    )
+    ours = {row.operation: row.step_s for row in table.rows}
+    for operation, rival in table.rivals.items():
+        yield _rival_line(operation, ours[operation], *rival)
+
+
+def _rival_line(operation: str, ours_s: float, name: str, theirs_s: float | str) -> str:
+    if isinstance(theirs_s, str):
+        return f"{operation} beside {name}: not run: {theirs_s}"
+    return (
+        f"{operation} beside {name}: {1e6 * theirs_s:.1f} us/step there, "
+        f"{theirs_s / ours_s:.2f} times ours"
     )
 
 

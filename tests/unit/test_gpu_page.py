@@ -230,7 +230,7 @@ def test_only_wheels_of_absent_or_older_packages_are_installed(tmp_path: Path) -
     assert missing == ["no_such_package-1.0", "pytest-9999.0"]
 
 
-def test_the_wheels_of_the_makefile_are_all_that_the_package_and_its_gpu_tests_need() -> None:
+def test_the_wheels_of_the_makefile_are_all_that_the_package_and_the_page_s_steps_need() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     needs = re.search(r"^GPU_NEEDS := (.*)$", makefile, re.M)
     assert needs is not None
@@ -238,7 +238,8 @@ def test_the_wheels_of_the_makefile_are_all_that_the_package_and_its_gpu_tests_n
     own = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}  # type: ignore[index]
 
     tests = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
-    assert set(needs[1].split()) == own - {"torch"} | tests
+    rivals = {"fla-core", "einops"}
+    assert set(needs[1].split()) == own - {"torch"} | tests | rivals
 
 
 def test_commands_see_this_checkout_first_and_write_their_caches_elsewhere(

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import kernel_watch
 from benchmarks.batches import Traffic
+from benchmarks.kernel_rivals import FLA, SDPA
 from benchmarks.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
 from benchmarks.kernel_work import Work, work_of
 from benchmarks.kernels import KernelBench, OperationRow, bench_kernels
@@ -236,6 +237,13 @@ def test_on_a_cuda_device_the_calls_of_the_largest_steps_are_timed_alone(
     assert [(c.operation, c.work) for c in alone] == [(c.operation, c.work) for c in largest.calls]
     assert all(call.seconds > 0 for call in alone)
     assert {call.operation for call in watch.kept("decode")} >= {"decode_attention", "store_kv"}
+    rivals = watch.rivals("prefill")
+    # Attention of the last layer is needed for the last tokens only.
+    assert {operation: name for operation, (name, _) in rivals.items()} == {
+        "chunk_gated_delta_rule": FLA,
+        "decode_attention": SDPA,
+    }
+    assert isinstance(rivals["decode_attention"][1], float)
 
 
 @pytest.mark.gpu
