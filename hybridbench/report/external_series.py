@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hybridbench.analysis.recorded import JudgedSeries
 from hybridbench.foundation.metrics import Unit
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
@@ -25,7 +26,6 @@ from hybridbench.report.quantity import (
 )
 from hybridbench.report.wording import BADGES, NO_RATE, limit_of
 from hybridbench.series.judge import FileVerdict, worst
-from hybridbench.series.trend import JudgedSeries
 
 SCHEMA = "hybridbench.judge/1"
 _COLUMNS = ("metric", "verdict", "rate", "95% interval", "limit", "judged", "model")

@@ -11,6 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from hybridbench.analysis.facts.restarts import (
+    Falls,
+    changes,
+    counter_resets,
+    level_falls,
+    swapped_out,
+)
+from hybridbench.analysis.record import Series
+from hybridbench.analysis.recorded import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY, Unit
@@ -19,15 +28,7 @@ from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedenc
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.grid import RawColumn, columns_few
-from hybridbench.series.timeline import (
-    Falls,
-    changes,
-    counter_resets,
-    level_falls,
-    swapped_out,
-)
 from hybridbench.series.times import BadTimeError, parse_times, scaled, unit_in
-from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.series.units import (
     FREE_OF_CACHE,
     PROCESS_ID,
@@ -36,6 +37,7 @@ from hybridbench.series.units import (
     Role,
     bare_name,
     counts_so_far,
+    is_collected,
     is_gated,
     meaning_of,
     parse_unit,
@@ -158,10 +160,27 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
 
 
 @dataclass(frozen=True)
-class _Column(ExternalSeries):
+class _Column(Series):
     """A numeric column with times from the file's start, in the unit of its assumed meaning."""
 
+    meaning: Meaning
     raw: RawColumn
+
+    def judged(self, falls: Falls, question: TrendContext) -> JudgedSeries | None:
+        """Judge the column; None if it has fewer than two readings."""
+        has_cache = self.meaning.role is Role.WITH_CACHE
+        series = ExternalSeries(
+            self.name,
+            self.t_s,
+            self.value,
+            self.meaning.unit,
+            unit_known=self.meaning.known,
+            higher_is_worse=self.meaning.higher_is_worse,
+            decays=self.meaning.decays,
+            collected=is_collected(self.name),
+            without_cache=FREE_OF_CACHE if has_cache else "",
+        )
+        return judge_series(series, falls, question)
 
 
 @dataclass
@@ -195,7 +214,7 @@ class _JudgedFile:
         every, undecided = list[JudgedSeries](), list[str]()
         for column in chosen:
             own = [work for work in question.works if self._is_of(work, column)]
-            row = judge_series(column, self._falls(column), replace(question, works=own))
+            row = column.judged(self._falls(column), replace(question, works=own))
             every += [] if row is None else [row]
             if row and row.verdict is VerdictKind.INCONCLUSIVE and column.name not in limits:
                 # Load varies anyway, and with thresholds only decided columns count.
@@ -394,13 +413,13 @@ class _JudgedFile:
     def _loads(self, question: TrendContext) -> list[_Column]:
         """Return the columns of requests in flight, or none if they grow (stuck requests)."""
         loads = [column for column in self._columns if column.meaning.role is Role.LOAD]
-        rows = (judge_series(load, Falls(self._restarts(load)[0]), question) for load in loads)
+        rows = (load.judged(Falls(self._restarts(load)[0]), question) for load in loads)
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
 
     # Process restarts.
 
-    def _is_of(self, one: ExternalSeries, column: _Column) -> bool:
+    def _is_of(self, one: Series, column: _Column) -> bool:
         """Return whether ``one`` describes the same process as ``column``."""
         of_one, of_column = one.name.partition("{")[2], column.name.partition("{")[2]
         return of_one in ("", of_column) or one.name in self.options.works

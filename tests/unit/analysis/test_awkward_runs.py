@@ -17,21 +17,21 @@ from hybridbench.analysis.drivers.search import Hints, find_driver
 from hybridbench.analysis.drivers.steps import find_rise_driver
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.readings import are_readings, only_readings
+from hybridbench.analysis.facts.restarts import counter_resets, level_falls
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.levels import level
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.recorded import ExternalSeries, TrendContext, judge_series
 from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
+from hybridbench.foundation.metrics import Unit
 from hybridbench.records.events import Event, Interrupted, Phase, Segment, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
-from hybridbench.series.timeline import counter_resets, level_falls
-from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
-from hybridbench.series.units import meaning_of
 from hybridbench.thresholds.grammar import Stat
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 from tests.unit.analysis.comparisons import pair
@@ -171,13 +171,25 @@ def test_runs_of_awkward_series_are_judged_by_the_dozen(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["rss_bytes", "queue_depth", "throughput"])
-def test_a_column_of_awkward_numbers_is_judged(family: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("rss_bytes", Unit.BYTES), ("queue_depth", Unit.COUNT), ("throughput", Unit.PER_SECOND)],
+)
+def test_a_column_of_awkward_numbers_is_judged(family: str, name: str, unit: Unit) -> None:
     for seed in range(4):
         drawn = draw(family, 500 + seed)
         t = drawn.t_s - drawn.t_s[0]
-        series = ExternalSeries(name, t, drawn.value, meaning_of(name))
-        works = [ExternalSeries(f"w{i}", t, w, meaning_of("n")) for i, w in enumerate(drawn.works)]
+        speed = unit is Unit.PER_SECOND
+        series = ExternalSeries(
+            name,
+            t,
+            drawn.value,
+            unit,
+            unit_known=name != "queue_depth",
+            higher_is_worse=not speed,
+            decays=speed,
+        )
+        works = [Series(f"w{i}", t, w) for i, w in enumerate(drawn.works)]
         resets = [s for work in works for s in counter_resets(t, work.value)] if seed % 2 else []
         falls = level_falls(t, drawn.value, resets, counted=bool(seed % 2))
         asked = TrendContext(works, None if seed % 2 else 0.1 * float(t[-1]))

@@ -15,19 +15,23 @@ import pytest
 import typer
 
 from hybridbench.analysis import judge as judge_module
+from hybridbench.analysis import recorded as recorded_module
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.comparison.words import look_text, phrased_comparison
 from hybridbench.analysis.facts import facts as facts_module
+from hybridbench.analysis.facts.restarts import Falls
 from hybridbench.analysis.findings import growth
 from hybridbench.analysis.findings.incomplete import failure_findings
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.recorded import ExternalSeries, TrendContext, judge_series
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import Unit
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import EngineViolation, Segment
 from hybridbench.records.manifest import Manifest
@@ -43,10 +47,6 @@ from hybridbench.rundir.layout import (
     REPORT_HTML,
     VERDICT,
 )
-from hybridbench.series import trend as series_trend
-from hybridbench.series.timeline import Falls
-from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
-from hybridbench.series.units import meaning_of
 from tests.unit.analysis.comparisons import THROUGHPUT, pair, rounds
 from tests.unit.analysis.records import (
     GIB,
@@ -302,13 +302,13 @@ def test_the_advice_is_a_report_and_not_a_longer_run(monkeypatch: pytest.MonkeyP
 
 def column() -> ExternalSeries:
     t = np.arange(600.0)
-    return ExternalSeries("rss_bytes", t, 7e8 + 0 * t, meaning_of("rss_bytes"))
+    return ExternalSeries("rss_bytes", t, 7e8 + 0 * t, Unit.BYTES)
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (series_trend, "judge"),
+        (recorded_module, "judge"),
         (facts_module, "judged_window"),
         (facts_module, "event_counters"),
     ],
@@ -340,7 +340,7 @@ def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback
     rows = "".join(f"{t},{700_000_000 + t % 7}\n" for t in range(0, 5400, 10))
     file = tmp_path / "series.csv"
     file.write_text(f"time_s,rss_bytes\n{rows}")
-    monkeypatch.setattr(series_trend, "judge", broken)
+    monkeypatch.setattr(recorded_module, "judge", broken)
 
     with pytest.raises(typer.Exit) as ended:
         judge_command([str(file)], format_=output)

@@ -1,4 +1,4 @@
-"""Judge recorded series with the same analysis as a run's own.
+"""Judge series that another program recorded, with the same analysis as a run's own.
 
 There is no engine to query here: no steady event unless the caller gives its time, no checkpoints,
 and only the counters in the file.  So verdicts rest on trends alone, and state their limits.
@@ -15,6 +15,7 @@ import numpy as np
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
+from hybridbench.analysis.facts.restarts import Falls, longest_stretch
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Drivers, FloatArray, Gate, RunRecord, Series
 from hybridbench.analysis.trend.reasons import (
@@ -30,8 +31,6 @@ from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
-from hybridbench.series.timeline import Falls, longest_stretch
-from hybridbench.series.units import FREE_OF_CACHE, Meaning, Role, is_collected
 
 _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
@@ -39,17 +38,25 @@ _GAP_SHARE_NOTED = 0.02
 _GAP_SHARE_MAX = 0.5
 _SHARE_WITHOUT_UNIT = 0.002  # per hour
 _MOST_WORKS = 2
-_LOAD = "requests in flight"  # the sum of all such columns
 
 
 @dataclass(frozen=True)
-class ExternalSeries:
-    """One column: samples in seconds from the file's start, and what the column measures."""
+class ExternalSeries(Series):
+    """One column: samples in seconds from the file's start, NaN where nothing was read.
 
-    name: str
-    t_s: FloatArray  # strictly rising, from 0
-    value: FloatArray  # in ``meaning.unit``; NaN where nothing was read
-    meaning: Meaning
+    Args:
+        unit: of the values; a count of whatever the column counts if it is not ``unit_known``.
+        decays: whether growth means decay (slower, less) rather than something held.
+        collected: whether a garbage collector empties it.
+        without_cache: what to record instead of a total that contains the page cache.
+    """
+
+    unit: Unit
+    unit_known: bool = True
+    higher_is_worse: bool = True
+    decays: bool = False
+    collected: bool = False
+    without_cache: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,10 @@ class TrendContext:
         loads: requests in flight, in one or more columns.
     """
 
-    works: Sequence[ExternalSeries] = ()
+    works: Sequence[Series] = ()
     steady_s: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    loads: Sequence[ExternalSeries] = ()
+    loads: Sequence[Series] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def judge_series(
         metric=series.name,
         outcome="INCONCLUSIVE",
         window_s=(float(series.t_s[0]), float(series.t_s[-1])) if series.t_s.size else (0.0, 0.0),
-        rate_per_hour=Rate(0.0, -np.inf, np.inf, series.meaning.unit.value, "h"),
+        rate_per_hour=Rate(0.0, -np.inf, np.inf, series.unit.value, "h"),
         rate_per_request=None,
         floor_per_hour=0.0,
         limit_per_hour=None,
@@ -116,7 +123,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
         return None
     stretch = longest_stretch(t, falls.certain_s)
     threshold = question.thresholds.get(series.name)
-    gate = Gate(_spec(series, threshold, value), threshold, is_collected(series.name))
+    gate = Gate(_spec(series, threshold, value), threshold, series.collected)
     record = _record(series, question, stretch, gate)
     verdict = judge(record, guarded=False)
     if verdict.window_s is None:
@@ -135,48 +142,35 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
 
 
 def _row(series: ExternalSeries, result: MetricResult) -> JudgedSeries:
-    meaning, verdict = series.meaning, VerdictKind(result.outcome)
-    if verdict is VerdictKind.LEAK and meaning.decays:
+    verdict = VerdictKind(result.outcome)
+    if verdict is VerdictKind.LEAK and series.decays:
         verdict = VerdictKind.DEGRADED
-    worse = meaning.higher_is_worse
-    return JudgedSeries(series.name, verdict, result, not worse, unit_known=meaning.known)
+    falls_are_bad = not series.higher_is_worse
+    return JudgedSeries(series.name, verdict, result, falls_are_bad, series.unit_known)
 
 
 def _record(
     series: ExternalSeries, question: TrendContext, stretch: tuple[float, float], gate: Gate
 ) -> RunRecord:
     """Build a record: the column, the counters and load to compare with, and the steady time."""
-    beside = [work for work in question.works[:_MOST_WORKS] if work.name != series.name]
-    done = {work.name: _readings(work, stretch) for work in beside}
-    works = {name: one for name, one in done.items() if len(one) >= 2}
-    all_series = {series.name: _readings(series, stretch), **works}
-    load = _load(series, question.loads)
-    if load is not None:
-        all_series[load.name] = load.between(*stretch)
+
+    def read(beside: Sequence[Series]) -> dict[str, Series]:
+        found = {one.name: _readings(one, stretch) for one in beside if one.name != series.name}
+        return {name: one for name, one in found.items() if len(one) >= 2}
+
+    works = read(question.works[:_MOST_WORKS])
+    # Load is not explained by load.
+    of_load = any(load.name == series.name for load in question.loads)
+    loads = {} if of_load else read(question.loads)
     first = question.works[0].name if question.works else ""
-    drivers = Drivers(
-        works=tuple(works),
-        requests=first if first in works else "",
-        loads=() if load is None else (load.name,),
-    )
+    drivers = Drivers(tuple(works), first if first in works else "", tuple(loads))
     events: list[Event] = []
     steady_s = question.steady_s
     # A restarted process warms up again: the stated steady time holds only for its own stretch.
     if steady_s is not None and stretch[0] <= max(steady_s, series.t_s[0]) < stretch[1]:
         events.append(Steady(t_s=max(steady_s, stretch[0])))
-    gates = {series.name: gate}
-    return RunRecord(Manifest(), all_series, tuple(events), drivers=drivers, gates=gates)
-
-
-def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | None:
-    """Sum requests in flight at the times of the first such column; None for a load column."""
-    read = [only_readings(Series(load.name, load.t_s, load.value)) for load in loads]
-    read = [one for one in read if len(one)]
-    if not read or any(load.name == series.name for load in loads):
-        return None
-    t = read[0].t_s
-    total = np.sum([np.interp(t, one.t_s, one.value) for one in read], axis=0)
-    return Series(_LOAD, t, total)
+    every = {series.name: _readings(series, stretch), **works, **loads}
+    return RunRecord(Manifest(), every, tuple(events), drivers=drivers, gates={series.name: gate})
 
 
 def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) -> MetricSpec:
@@ -184,12 +178,11 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
 
     A column without a unit is measured against its own size, so that its unit cannot matter.
     """
-    meaning = series.meaning
     if threshold is not None:
         floor, share = threshold, 0.0
-    elif meaning.unit is Unit.BYTES:
+    elif series.unit is Unit.BYTES:
         floor, share = 0.5 * _MIB, 0.0002
-    elif meaning.unit in (Unit.COUNT, Unit.SLOTS) and meaning.known:
+    elif series.unit in (Unit.COUNT, Unit.SLOTS) and series.unit_known:
         floor, share = 1.0, 0.0002
     else:
         # 1 if all values are 0, so that the limit differs from them.
@@ -197,11 +190,11 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
         floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
     spec = MetricSpec(
         series.name,
-        meaning.unit,
+        series.unit,
         Kind.LEVEL,
         meaning="",
         check=Check.TREND,
-        higher_is_worse=meaning.higher_is_worse,
+        higher_is_worse=series.higher_is_worse,
         floor_per_hour=floor,
         floor_share_per_hour=share,
     )
@@ -220,9 +213,9 @@ def _doubted(
     processes.  A threshold decides in spite of cache.
     """
     grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
-    may_be_cache = series.meaning.role is Role.WITH_CACHE and result.limit_per_hour is None
+    may_be_cache = bool(series.without_cache) and result.limit_per_hour is None
     doubts = (
-        (grows and may_be_cache, ContainsCache(column=series.name, instead=FREE_OF_CACHE)),
+        (grows and may_be_cache, ContainsCache(column=series.name, instead=series.without_cache)),
         (bounded and beyond > 0, Unreadable(samples=beyond, beyond=LARGEST)),
         (bounded and len(falls.possible_s) > 0, FewProcesses(falls=len(falls.possible_s))),
         (bounded and gap_share > _GAP_SHARE_MAX, Gaps(share=gap_share)),
@@ -246,16 +239,16 @@ def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:
         if hour is not None and done > 0:
             share = (end - start) / 3600.0 / done
             low, mid, high = (rate * share for rate in (hour.lower, hour.value, hour.upper))
-            rates.append(Rate(mid, low, high, hour.unit, work_unit(name)))
+            rates.append(Rate(mid, low, high, hour.unit, _work_unit(name)))
     return tuple(rates)
 
 
-def _readings(series: ExternalSeries, stretch: tuple[float, float]) -> Series:
+def _readings(series: Series, stretch: tuple[float, float]) -> Series:
     """Return the readings of ``series`` in a stretch of time."""
-    return only_readings(Series(series.name, series.t_s, series.value).between(*stretch))
+    return only_readings(series.between(*stretch))
 
 
-def work_unit(name: str) -> str:
+def _work_unit(name: str) -> str:
     """Name one unit of a work counter: ``vllm:request_success_total`` counts request success."""
     head = unlabelled(name).rpartition(":")[2]
     for ending in ("_total", "_count", "_sum"):
