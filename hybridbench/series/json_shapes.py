@@ -85,8 +85,8 @@ def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[
     bad = [line for line, value in parsed if not isinstance(value, dict)]
     shown = repr(bad[0].text.strip()[:_SHOWN_CHARS]) if bad else ""
     source.leave_out(
-        [line.number for line in bad],
-        [line.number for line in lines],
+        bad,
+        lines,
         "not a JSON object",
         f"not a JSON object: {shown}; write one object a line.",
         few=0,

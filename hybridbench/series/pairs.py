@@ -113,8 +113,8 @@ def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """Read logfmt: one row per line."""
     read = [(line, _fields(line.text)) for line in lines]
     source.leave_out(
-        [line.number for line, row in read if row is None],
-        [line.number for line in lines],
+        [line for line, row in read if row is None],
+        lines,
         "not names and values",
         "not a line of names and values, such as `time=... rss=123MB`.",
     )

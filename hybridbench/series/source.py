@@ -65,19 +65,19 @@ class Source:
         return ConfigError(f"{place}: {what}", code=code)
 
     def leave_out(
-        self, bad: Sequence[int], lines: Sequence[int], why: str, refusal: str, few: int = 3
+        self, bad: Sequence[Line], lines: Sequence[Line], why: str, refusal: str, few: int = 3
     ) -> None:
         """Note that ``bad`` lines out of ``lines`` are skipped: at most one in 100, or ``few``.
 
         Raises:
             ConfigError: too many lines are bad, so this is another kind of file.
         """
-        if bad and bad[0] == lines[-1]:
-            self.notes.append(f"the last line ({bad[0]}) is cut short: left out")
+        if bad and bad[0] is lines[-1]:
+            self.notes.append(f"the last line ({bad[0].number}) is cut short: left out")
         elif len(bad) > max(few, _BAD_SHARE * len(lines)) or len(bad) == len(lines) > 0:
-            raise self.wrong(refusal, bad[0])
+            raise self.wrong(refusal, bad[0].number)
         elif bad:
-            self.notes.append(f"{len(bad)} lines left out, {why}, first {bad[0]}")
+            self.notes.append(f"{len(bad)} lines left out, {why}, first {bad[0].number}")
 
     def check_has_times(self) -> None:
         """Refuse an interval between samples, because the file already has times.

@@ -144,18 +144,18 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     heading, words = rows[at]
     again = {line.text for line, _ in rows[at:first]}
     body: list[Row] = []
-    others: list[int] = []
+    others: list[Line] = []
     for line, row in rows[first:]:
         if _without_time(row) == _without_time(words) or line.text in again or line.text[0] == "#":
             continue
         if _names(row) and len(row) > 1:
-            others.append(line.number)
+            others.append(line)
             if looks_like_time(row[0]):
                 raise source.wrong(_OTHER_REPORT, line.number)
         # sysstat's "Average:" row, in any language.
         elif not (looks_like_time(words[0]) and row[0].endswith((":", "\uff1a"))):
             body.append((line, fitted(line.text, row, names)))
-    source.leave_out(others, [line.number for line, _ in rows], "without numbers", _OTHER_REPORT)
+    source.leave_out(others, [line for line, _ in rows], "without numbers", _OTHER_REPORT)
     sizes = [name for name in names if name in ("RSS", "VSZ", "VIRT", "RES")]
     if sizes:
         source.notes.append(
@@ -208,16 +208,16 @@ def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) ->
     """Drop the few rows of ``read`` that do not have one cell per name."""
     width = len(read.names)
     good = [row for row in read.rows if len(row[1]) == width]
-    bad = [(line.number, len(cells)) for line, cells in read.rows if len(cells) != width]
+    bad = [row for row in read.rows if len(row[1]) != width]
     if 2 * len(good) <= len(bad) and is_prose([line for line, _ in rows]):
         raise source.wrong(f"{NO_SHAPE}.")
     hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
     source.leave_out(
-        [number for number, _ in bad],
-        [line.number for line, _ in read.rows],
+        [line for line, _ in bad],
+        [line for line, _ in read.rows],
         "with too few or too many cells",
-        f"{bad[0][1] if bad else 0} cells where the heading has {width} (line {read.heading}); "
-        f"{hint}, or keep the columns that matter.",
+        f"{len(bad[0][1]) if bad else 0} cells where the heading has {width} (line {read.heading})"
+        f"; {hint}, or keep the columns that matter.",
     )
     return replace(read, rows=good)
 
