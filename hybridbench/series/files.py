@@ -32,7 +32,7 @@ from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
 from hybridbench.series.source import Source, lines_of
 from hybridbench.series.table import table
-from hybridbench.series.timeline import Timeline, TimelineError, make_timeline
+from hybridbench.series.timeline import Timeline, make_timeline
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -100,15 +100,11 @@ def series_of(source: Source, text: str) -> SeriesFile:
                 "that row."
             )
         if column.group not in timelines:
-            try:
-                timelines[column.group] = make_timeline(column.t_s, absolute=column.absolute)
-            except TimelineError as error:
-                raise source.wrong(f"{error}.") from error
+            timelines[column.group] = make_timeline(column.t_s, source, absolute=column.absolute)
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in columns):
         raise source.wrong("no column but the time has two numbers or more; is it the right file?")
-    notes = [*source.notes, *(note for line in timelines.values() for note in line.notes)]
     risen = tuple(column.in_order(timelines[column.group]) for column in columns)
-    return SeriesFile(source.name, risen, tuple(notes))
+    return SeriesFile(source.name, risen, tuple(source.notes))
 
 
 def _columns(text: str, source: Source) -> list[RawColumn]:

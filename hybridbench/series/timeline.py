@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
+from hybridbench.series.source import Source
 
 _DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
 _UNSORTED_MIN = 0.1  # share of rows that go back, with no two times equal: the file is unsorted
 _RESTARTS_MAX = 200
 _DOUBLES_MAX, _DOUBLES_LEAST = 0.05, 3
 _SUMMER_TIME_S = 3600.0
-
-
-class TimelineError(ValueError):
-    """The times of a file cannot be ordered; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +28,18 @@ class Timeline:
     rows: NDArray[np.intp]
     t_s: FloatArray
     starts_s: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
-def make_timeline(t_s: FloatArray, *, absolute: bool = False) -> Timeline:
+def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) -> Timeline:
     """Order the rows of a file by time; ``absolute`` means epoch times.
 
     Raises:
-        TimelineError: times repeat or go back, as those of several processes do.
+        ConfigError: times repeat or go back, as those of several processes do.
     """
-    rows = np.arange(t_s.size)
-    notes: list[str] = []
+    rows, note = np.arange(t_s.size), source.notes.append
     if t_s.size > 2 and np.all(np.diff(t_s) <= 0) and t_s[0] > t_s[-1]:
-        rows, notes = rows[::-1], ["the file runs backwards, newest first: read from its end"]
+        rows = rows[::-1]
+        note("the file runs backwards, newest first: read from its end")
     t = t_s[rows]
     starts: tuple[float, ...] = ()
     behind = t < np.maximum.accumulate(t)
@@ -51,30 +47,30 @@ def make_timeline(t_s: FloatArray, *, absolute: bool = False) -> Timeline:
         if np.mean(np.diff(t) < 0) > _UNSORTED_MIN and np.unique(t).size == t.size:
             order = np.argsort(t)
             rows, t = rows[order], t[order]
-            notes.append("the rows were not in the order of their times: sorted")
+            note("the rows were not in the order of their times: sorted")
         elif behind.mean() <= _DROPPED_MAX:
             rows, t = rows[~behind], t[~behind]
-            notes.append(f"{_times(int(behind.sum()), 'row')} went back in time: left out")
+            note(f"{_times(int(behind.sum()), 'row')} went back in time: left out")
         elif absolute and not _is_clock_set_back(t):
-            order, whole = _in_blocks(t)
-            rows, t = rows[order], whole
-            notes.append("recordings that follow each other were not in order: sorted")
+            order = _in_blocks(t, source)
+            rows, t = rows[order], t[order]
+            note("recordings that follow each other were not in order: sorted")
         else:
-            t, starts = _joined(t)
-            notes.append(
+            t, starts = _joined(t, source)
+            note(
                 f"the times go back {_times(len(starts), 'time')}: a new start each, nothing is "
                 "fitted across"
             )
     last_of_its_time = np.concatenate([np.diff(t) > 0, [True]]) if t.size else np.ones(0, bool)
     doubles = int((~last_of_its_time).sum())
     if doubles > max(_DOUBLES_LEAST, _DOUBLES_MAX * t.size):
-        raise TimelineError(
+        raise source.wrong(
             f"{doubles} of {t.size} rows share their time with another: several processes in one "
-            "file? keep the rows of one, or add a column that says whose row it is"
+            "file? keep the rows of one, or add a column that says whose row it is."
         )
     if doubles:
-        notes.append(f"{_times(doubles, 'row')} shared a time with the next: the last one counts")
-    return Timeline(rows[last_of_its_time], t[last_of_its_time], starts, tuple(notes))
+        note(f"{_times(doubles, 'row')} shared a time with the next: the last one counts")
+    return Timeline(rows[last_of_its_time], t[last_of_its_time], starts)
 
 
 def _is_clock_set_back(t: FloatArray) -> bool:
@@ -84,31 +80,30 @@ def _is_clock_set_back(t: FloatArray) -> bool:
     return back.size == 1 and abs(back[0] + _SUMMER_TIME_S) <= 2 * float(np.median(np.abs(steps)))
 
 
-def _in_blocks(t: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+def _in_blocks(t: FloatArray, source: Source) -> NDArray[np.intp]:
     """Order whole recordings in a file by time.
 
     Raises:
-        TimelineError: two of them overlap in time.
+        ConfigError: two of them overlap in time.
     """
     edges = np.concatenate([[0], np.flatnonzero(np.diff(t) < 0) + 1, [t.size]])
     blocks = sorted((np.arange(a, b) for a, b in pairwise(edges)), key=lambda rows: t[rows[0]])
     if any(t[after[0]] < t[before[-1]] for before, after in pairwise(blocks)):
-        raise TimelineError(
-            f"the times go back {_times(len(blocks) - 1, 'time')} and overlap: several "
-            "processes in one file? keep the rows of one, or add a column that says whose row it is"
+        raise source.wrong(
+            f"the times go back {_times(len(blocks) - 1, 'time')} and overlap: several processes "
+            "in one file? keep the rows of one, or add a column that says whose row it is."
         )
-    order = np.concatenate(blocks)
-    return order, t[order]
+    return np.concatenate(blocks)
 
 
-def _joined(t: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
+def _joined(t: FloatArray, source: Source) -> tuple[FloatArray, tuple[float, ...]]:
     """Join stretches end to end where each starts at an earlier time than the one before."""
     steps = np.diff(t)
     back = np.flatnonzero(steps < 0) + 1
     if back.size > _RESTARTS_MAX:
-        raise TimelineError(
+        raise source.wrong(
             f"the times go back {back.size} times: sort the rows by time, or keep the rows of one "
-            "process"
+            "process."
         )
     forward = steps[steps > 0]
     usual = float(np.median(forward)) if forward.size else 1.0
