@@ -236,17 +236,16 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     name = name.partition(" / ")[0]
     bare = bare_name(name) or name
     # Exporters nest the kernel's names in JSON: memory_stats.stats.inactive_file.
-    last = bare.rpartition(".")[2]
-    for role, pattern in (
-        (Role.CUMULATIVE, _CUMULATIVE),
-        (Role.CACHE, _CACHE),
-        (Role.WITH_CACHE, _WITH_CACHE),
-    ):
-        if pattern.fullmatch(bare) or (role is Role.CACHE and pattern.fullmatch(last)):
-            return replace(_level(name), role=role, note="")
+    last, level = bare.rpartition(".")[2], _level(name)
     others = (bare_name(other).rpartition(".")[2] for other in beside if other != name)
-    if _CACHE_BESIDE.fullmatch(last) and any(map(_OF_KERNEL.fullmatch, others)):
-        return replace(_level(name), role=Role.CACHE, note="")
+    is_beside = _CACHE_BESIDE.fullmatch(last) and any(map(_OF_KERNEL.fullmatch, others))
+    for role, holds in (
+        (Role.CUMULATIVE, _CUMULATIVE.fullmatch(bare)),
+        (Role.CACHE, _CACHE.fullmatch(last) or is_beside),
+        (Role.WITH_CACHE, _WITH_CACHE.fullmatch(bare)),
+    ):
+        if holds:
+            return replace(level, role=role, note="")
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
     if of_processor or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
@@ -255,7 +254,6 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    level = _level(name)
     return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
 
 
