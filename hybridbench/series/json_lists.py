@@ -52,7 +52,7 @@ class ObjectList:
     @cached_property
     def rows(self) -> Sequence[Mapping[str, str]]:
         """The leaves of each object as text, by dotted path."""
-        return [dict(_leaves(one)) for one in self.objects]
+        return [_leaves(one) for one in self.objects]
 
     @property
     def has_numbers(self) -> bool:
@@ -79,7 +79,7 @@ def lists_in(
     """Yield the lists of objects at and under ``node``, and tables as lists of objects."""
     around = around or {}
     if isinstance(node, dict):
-        own = {key: text for key, text in _leaves(node) if _says_whose(key, text)}
+        own = {key: text for key, text in _leaves(node).items() if _says_whose(key, text)}
         around = {f"parent.{key}" if key in own else key: around[key] for key in around} | own
         table = table_in(node)
         if table:
@@ -138,7 +138,8 @@ def _note_unread(
 ) -> None:
     unread = {path for path in tables if path not in read}
     for path in read:
-        for name in {n for one in tables[path] for each in one.objects for n in _lists_of(each)}:
+        ends = (end for one in tables[path] for each in one.objects for end in _ends(each))
+        for name in {name for name, end in ends if isinstance(end, list)}:
             whole = f"{path}.{name}" if path else name
             if not any(f"{other}.".startswith(f"{whole}.") for other in read):
                 unread.add(name)
@@ -259,14 +260,19 @@ def is_time(value: object) -> bool:
     return looks_like_time(text) or (is_json_number(value) and is_since_1970([text]))
 
 
-def _leaves(entry: Object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of an object as text, with their dotted path; lists are skipped."""
+def _ends(entry: Object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what is no object inside an object, by dotted path; tables are skipped."""
     for key, value in entry.items():
-        if isinstance(value, dict):
-            if not table_in(value):
-                yield from _leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, list):
-            yield f"{prefix}{key}", "" if value is None else str(value)
+        if not isinstance(value, dict):
+            yield f"{prefix}{key}", value
+        elif not table_in(value):
+            yield from _ends(value, f"{prefix}{key}.")
+
+
+def _leaves(entry: Object) -> dict[str, str]:
+    """Return the leaves of an object as text, by dotted path; lists are skipped."""
+    ends = ((path, end) for path, end in _ends(entry) if not isinstance(end, list))
+    return {path: "" if end is None else str(end) for path, end in ends}
 
 
 def _with_its_numbers(entry: Object) -> Object:
@@ -275,7 +281,7 @@ def _with_its_numbers(entry: Object) -> Object:
     New Relic writes one object for each function of a query, beside the time of the sample.
     """
     lists = {key: value for key, value in entry.items() if isinstance(value, list)}
-    if not lists or not any(_is_moment(*leaf) for leaf in _leaves(entry)):
+    if not lists or not any(_is_moment(*leaf) for leaf in _leaves(entry).items()):
         return entry
     whole = dict(entry)
     for key, value in lists.items():
@@ -285,15 +291,6 @@ def _with_its_numbers(entry: Object) -> Object:
         if apart and all(is_json_number(v) and not names_time(n) for n, v in numbers.items()):
             whole = {k: v for k, v in whole.items() if k != key or not numbers} | numbers
     return whole
-
-
-def _lists_of(entry: Object, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of the lists in an object."""
-    for key, value in entry.items():
-        if isinstance(value, dict):
-            yield from _lists_of(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            yield f"{prefix}{key}"
 
 
 def _is_moment(key: str, text: str) -> bool:

@@ -116,10 +116,8 @@ def _series_in(node: object) -> Iterator[_Series]:
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = {"value": [value]} if of_metric and isinstance(value, list) else node
-    points = {
-        key: list(zip(*p, strict=True)) for key, p in lists.items() if _are_points(p, of_metric)
-    }
-    tables = list(points.items())
+    points = ((key, below) for key, below in lists.items() if _are_points(below, of_metric))
+    tables = [(key, list(zip(*below, strict=True))) for key, below in points]
     if not tables:
         plain = [column for column in node.values() if is_column(column)]
         # Grafana nests a list of columns.
@@ -129,11 +127,9 @@ def _series_in(node: object) -> Iterator[_Series]:
     for key, table in tables:
         # Byte counts may look like epoch seconds, but they rise less evenly.
         dated = [column for column in table if all(map(is_time, column))]
-        times = min(dated, key=_unevenness, default=None)
-        if times is None and of_metric and table:
-            times = table[0]
+        times = min(dated or table[: int(of_metric)], key=_unevenness, default=())
         for column in table:
-            if times is not None and column is not times and len(column) == len(times):
+            if column is not times and len(column) == len(times):
                 found = True
                 values = ["nan" if number is None else str(number) for number in column]
                 yield _labels(node, key if len(tables) > 1 else ""), list(map(str, times)), values
