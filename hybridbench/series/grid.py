@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +18,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.series.cells import is_nothing, is_number, may_be_grouped, number_in, ungrouped
-from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of, splits
+from hybridbench.series.owners import TextColumn, keys_of, labels, levels_in_turn, parts_of
 from hybridbench.series.source import Line, Source
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
@@ -110,10 +111,11 @@ class Grid:
         names = list(dict.fromkeys(name for _, record in records for name in record))
         return cls(names, [(line, [one.get(name, "") for name in names]) for line, one in records])
 
-    @property
-    def columns(self) -> list[tuple[str, ...]]:
-        """The cells of each column."""
-        return list(zip(*(cells for _, cells in self.rows), strict=True))
+    @cached_property
+    def columns(self) -> Sequence[TextColumn]:
+        """The columns, which are told apart by identity: two may have the same name."""
+        cells = zip(*(cells for _, cells in self.rows), strict=True)
+        return list(map(TextColumn, self.names, cells))
 
     def stamped(self) -> Grid:
         """Add the times printed above the rows as a column, unless the table has its own times.
@@ -136,14 +138,16 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     if not grid.rows:
         raise source.wrong("has a heading and no rows of numbers below it.")
     grid = _with_whole_times(grid.stamped())
-    at, unit = _time_column(grid, source)
+    time, unit = _time_column(grid, source)
     times = None
-    if at is not None:
+    if time is not None:
+        at = grid.columns.index(time)
         grid, times = _with_times(grid, at, unit, source)
+        time = grid.columns[at]
         source.check_has_times()
-    columns = grid.columns
-    keys = _keys(grid, columns, times, at)
-    parts = parts_of(grid.names, [cells for _, cells in grid.rows], keys)
+    others = [column for column in grid.columns if column is not time]
+    keys = keys_of(others, times, grid.owners)
+    parts = parts_of(keys, len(grid.rows))
     of_nobody = times is None and not keys
     times = times or _counted_times(parts, len(grid.rows), source)
     parts = _lasting(parts, source)
@@ -153,20 +157,20 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
     found: list[RawColumn] = []
-    metric, unit_at = _metric_columns(grid, at, keys)
+    metric, units = _metric_columns(others, keys)
     for group, rows in enumerate(parts.values()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.rows[row][0].number for row in rows]
-        first = [cell.strip() for cell in grid.rows[rows[0]][1]]
-        names, label = grid.names, labels((grid.names[i], first[i]) for i in keys if i != metric)
+        first = {column: column.cells[rows[0]].strip() for column in others}
+        names, label = grid.names, labels((key.name, first[key]) for key in keys if key != metric)
         if metric is not None:
-            unit = f" ({first[unit_at]})" if unit_at is not None and first[unit_at] else ""
+            unit = f" ({first[units]})" if units is not None and first[units] else ""
             names = [first[metric] + unit if _VALUE.fullmatch(name) else name for name in names]
         usual = {**usual_units(names, of_tool=grid.of_tool), **grid.units}
-        for index, name in enumerate(names):
-            if index in (at, metric, unit_at, *keys):
+        for name, column in zip(names, grid.columns, strict=True):
+            if column in (time, metric, units, *keys):
                 continue
-            written = [columns[index][row] for row in rows]
+            written = [column.cells[row] for row in rows]
             known = grid.groups + grid.unsure * (unit_word(name) in WHOLE_UNITS)
             cells = ungrouped(written, known)
             unsure = any(mark in written[0] for mark in grid.unsure)
@@ -175,23 +179,11 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
                     f"{name}: {written[0]} is read as {cells[0].replace(',', '.')}; if that is "
                     "wrong, write the numbers without separators of thousands"
                 )
-            column = _column(name, own, cells, lines, usual.get(name, ""))
-            found.append(replace(column, name=name + label, group=group))
+            numbers = _column(name, own, cells, lines, usual.get(name, ""))
+            found.append(replace(numbers, name=name + label, group=group))
     if of_nobody and not any(map(PROCESS_ID.fullmatch, grid.names)):
         _refuse_turns(found, source)
     return found
-
-
-def _keys(
-    grid: Grid, columns: Sequence[Sequence[str]], times: Times | None, at: int | None
-) -> Sequence[int]:
-    """Find the columns that tell whose row it is: those that the reader knows, then others."""
-    keys: list[int] = []
-    # An object's name and id are equivalent; one is enough.
-    known = sorted(grid.owners, key=lambda name: not name.lower().endswith("name"))
-    for key in map(grid.names.index, known):
-        keys += [key] if splits(columns, keys, key) else []
-    return keys + [i for i in keys_of(grid.names, columns, times, at) if i not in keys]
 
 
 def _lasting(parts: Mapping[str, Sequence[int]], source: Source) -> Mapping[str, Sequence[int]]:
@@ -204,22 +196,20 @@ def _lasting(parts: Mapping[str, Sequence[int]], source: Source) -> Mapping[str,
 
 
 def _metric_columns(
-    grid: Grid, at: int | None, keys: Sequence[int]
-) -> tuple[int | None, int | None]:
+    columns: Sequence[TextColumn], keys: Sequence[TextColumn]
+) -> tuple[TextColumn | None, TextColumn | None]:
     """Find the column that names the value in each row, and the column of units, if any."""
-    if sum(bool(_VALUE.fullmatch(name)) for name in grid.names) != 1:
-        return None, None
     texts = [
-        i
-        for i, name in enumerate(grid.names)
-        if i != at and METRIC_NAME.fullmatch(name) and number_in(grid.rows[0][1][i]) is None
-        if i in keys or len(set(grid.columns[i])) == 1
+        column
+        for column in columns
+        if METRIC_NAME.fullmatch(column.name) and number_in(column.cells[0]) is None
+        if column in keys or len(set(column.cells)) == 1
     ]
-    if not texts:
+    if not texts or sum(bool(_VALUE.fullmatch(column.name)) for column in columns) != 1:
         return None, None
-    units = [i for i, name in enumerate(grid.names) if name.lower() == "unit"]
+    units = (column for column in columns if column.name.lower() == "unit")
     # InfluxDB's _field is more specific than its _measurement.
-    return min(texts, key=lambda i: "measurement" in grid.names[i]), next(iter(units), None)
+    return min(texts, key=lambda column: "measurement" in column.name), next(units, None)
 
 
 def columns_few(names: Sequence[str]) -> str:
@@ -270,49 +260,47 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     return replace(grid, rows=rows), times
 
 
-def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
+def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     """Return the time column and its unit; None for the column if an interval is used instead."""
-    names, columns = grid.names, grid.columns
     if source.time_column is not None:
-        return _chosen_time(names, columns, source, source.time_column)
-    dated = [i for i, cells in enumerate(columns) if looks_like_time(cells[0])]
-    named = [i for i, name in enumerate(names) if names_time(name)]
-    found = [i for i in named if not _counts(names[i]) or is_since_1970(columns[i])] + dated
-    found += [i for i, name in enumerate(names) if names_epoch(name) and is_since_1970(columns[i])]
-    found = [i for i in found if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
+        return _chosen_time(grid, source, source.time_column)
+    columns = grid.columns
+    named = [column for column in columns if names_time(column.name)]
+    found = [c for c in named if not _counts(c.name) or is_since_1970(c.cells)]
+    found += [column for column in columns if looks_like_time(column.cells[0])]
+    found += [c for c in columns if names_epoch(c.name) and is_since_1970(c.cells)]
+    found = [c for c in found if not grid.of_tool or c.name not in _NOT_OF_SAMPLE]
     # Rows of a process may all hold its start time.
-    found = [i for i in found if "start" not in names[i].lower() or len(set(columns[i])) > 1]
+    found = [c for c in found if "start" not in c.name.lower() or len(set(c.cells)) > 1]
     if found:
-        return found[0], unit_in(names[found[0]])
+        return found[0], unit_in(found[0].name)
     if source.interval_s is not None:
         return None, ""
     raise source.wrong(
-        f"no column is a time (columns: {columns_few(names)}); name one with --time-column, or "
-        "give the time between two samples with --interval 10s.",
+        f"no column is a time (columns: {columns_few(grid.names)}); name one with --time-column, "
+        "or give the time between two samples with --interval 10s.",
         grid.rows[0][0].number,
         ErrorCode.NEEDS_OPTION,
     )
 
 
-def _chosen_time(
-    names: Sequence[str], columns: Sequence[Sequence[str]], source: Source, chosen: str
-) -> tuple[int, str]:
+def _chosen_time(grid: Grid, source: Source, chosen: str) -> tuple[TextColumn, str]:
     """Find the column that --time-column NAME or NAME:UNIT names."""
-    folded = [name.strip("# ").casefold() for name in names]
+    folded = [name.strip("# ").casefold() for name in grid.names]
     wanted, unit = chosen.casefold(), ""
     if wanted not in folded and wanted.rpartition(":")[2] in UNITS_S:
         wanted, _, unit = wanted.rpartition(":")
     if wanted not in folded:
         raise source.wrong(
-            f"--time-column {chosen}: no such column; there are {columns_few(names)}.",
+            f"--time-column {chosen}: no such column; there are {columns_few(grid.names)}.",
             code=ErrorCode.UNKNOWN_NAME,
         )
-    index = folded.index(wanted)
-    unit = unit or unit_in(names[index])
-    counted = number_in(columns[index][0].strip()) and not is_since_1970(columns[index])
+    column = grid.columns[folded.index(wanted)]
+    unit = unit or unit_in(column.name)
+    counted = number_in(column.cells[0].strip()) and not is_since_1970(column.cells)
     if counted and not unit and (_counts(wanted) or not names_time(wanted)):
-        raise _no_unit(names[index], source)
-    return index, unit
+        raise _no_unit(column.name, source)
+    return column, unit
 
 
 def _no_unit(name: str, source: Source) -> ConfigError:

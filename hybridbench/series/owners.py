@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -38,52 +39,35 @@ _OF_NVIDIA_SMI = re.compile(
 )
 
 
+@dataclass(frozen=True, eq=False)
+class TextColumn:
+    """A column of a table as text: its name, and one cell per row."""
+
+    name: str
+    cells: Sequence[str]
+
+
 def keys_of(
-    names: Sequence[str], columns: Sequence[Sequence[str]], times: Times | None, at: int | None
-) -> Sequence[int]:
+    columns: Sequence[TextColumn], times: Times | None, known: Sequence[str] = ()
+) -> Sequence[TextColumn]:
     """Find the columns that tell which row belongs to which owner, where rows alternate.
 
     Args:
-        names, columns: of the whole table.
-        times: of its rows, if it has any; ``at`` is the column that they come from.
+        columns: of the whole table, without that of the times.
+        times: of its rows, if it has any.
+        known: names of columns that a reader knows to tell whose row it is.
     """
-    # In other tables, an "index" column counts rows.
-    of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in names)
-    turns = [i for i, cells in enumerate(columns) if i != at and _takes_turns(cells)]
-    processes = [index for index in turns if PROCESS_ID.fullmatch(names[index])]
-    gpus = [index for index in turns if of_gpus and _GPU.fullmatch(names[index])]
-    if gpus or processes:
-        # One GPU name is enough, and a process id implies its parent.
-        return [*gpus[:1], *processes[:1]]
-    # A name is more informative than an id.
-    words = sorted(
-        (i for i, cells in enumerate(columns) if i != at and _may_own(names[i], cells)),
-        key=lambda index: not names[index].lower().endswith("name"),
-    )
-    whole = [index for index in words if index in turns]
-    together = bool(whole) and _recurs(columns, whole)
-    owners: list[int] = []
-    for index in words:
-        anew = times is not None and _begins_anew(columns[index], times)
-        if index in turns:
-            owns = together or _recurs(columns, [index])
-        else:
-            owns = _succeed_each_other(names[index], columns[index])
-        # A container's name and id are equivalent; one is enough.
-        if (anew or owns) and splits(columns, owners, index):
-            owners.append(index)
-    apart = [] if owners or times is None else _tells_apart(columns, times)
-    # The hour beside a day is no owner.
-    return owners or [index for index in apart if not names_time(names[index])]
+    keys: list[TextColumn] = []
+    for column in _names_first(column for column in columns if column.name in known):
+        keys += [column] if _splits(keys, column) else []
+    return keys + [column for column in _found_keys(columns, times) if column not in keys]
 
 
-def parts_of(
-    names: Sequence[str], rows: Sequence[Sequence[str]], keys: Sequence[int]
-) -> Mapping[str, Sequence[int]]:
+def parts_of(keys: Sequence[TextColumn], row_count: int) -> Mapping[str, Sequence[int]]:
     """Group row numbers by owner label; without ``keys``, one group with an empty label."""
     parts: dict[str, list[int]] = {}
-    for row, cells in enumerate(rows):
-        label = labels((names[index], cells[index].strip()) for index in keys)
+    for row in range(row_count):
+        label = labels((key.name, key.cells[row].strip()) for key in keys)
         parts.setdefault(label, []).append(row)
     return parts
 
@@ -117,10 +101,41 @@ def levels_in_turn(value: FloatArray) -> int:
     return 0
 
 
-def splits(columns: Sequence[Sequence[str]], owners: Sequence[int], index: int) -> bool:
-    """Return whether ``index`` separates rows that ``owners`` does not."""
-    before = set(zip(*(columns[i] for i in owners), strict=True))
-    after = set(zip(*(columns[i] for i in (*owners, index)), strict=True))
+def _found_keys(columns: Sequence[TextColumn], times: Times | None) -> Sequence[TextColumn]:
+    # In other tables, an "index" column counts rows.
+    of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(column.name)) for column in columns)
+    turns = [column for column in columns if _takes_turns(column.cells)]
+    processes = [column for column in turns if PROCESS_ID.fullmatch(column.name)]
+    gpus = [column for column in turns if of_gpus and _GPU.fullmatch(column.name)]
+    if gpus or processes:
+        # One GPU name is enough, and a process id implies its parent.
+        return [*gpus[:1], *processes[:1]]
+    words = _names_first(filter(_may_own, columns))
+    whole = [column for column in words if column in turns]
+    together = bool(whole) and _recur(whole)
+    owners: list[TextColumn] = []
+    for column in words:
+        anew = times is not None and _begins_anew(column.cells, times)
+        if column in turns:
+            owns = together or _recur([column])
+        else:
+            owns = _succeed_each_other(column)
+        if (anew or owns) and _splits(owners, column):
+            owners.append(column)
+    apart = [] if owners or times is None else _tells_apart(columns, times)
+    # The hour beside a day is no owner.
+    return owners or [column for column in apart if not names_time(column.name)]
+
+
+def _names_first(columns: Iterable[TextColumn]) -> Sequence[TextColumn]:
+    """Sort names before ids: they are more informative, and one that splits the rows is enough."""
+    return sorted(columns, key=lambda column: not column.name.lower().endswith("name"))
+
+
+def _splits(owners: Sequence[TextColumn], column: TextColumn) -> bool:
+    """Return whether ``column`` separates rows that ``owners`` do not."""
+    before = set(zip(*(owner.cells for owner in owners), strict=True))
+    after = set(zip(*(owner.cells for owner in (*owners, column)), strict=True))
     return len(after) > max(len(before), 1)
 
 
@@ -130,13 +145,13 @@ def _takes_turns(cells: Sequence[str]) -> bool:
     return all(different) and 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
 
 
-def _recurs(columns: Sequence[Sequence[str]], keys: Sequence[int]) -> bool:
+def _recur(keys: Sequence[TextColumn]) -> bool:
     """Return whether most samples have several rows with nearly the same values of ``keys``.
 
     A sample ends before a value repeats.  If a single process switches between states, its
     samples have one row each, occasionally two.
     """
-    values = list(zip(*(columns[index] for index in keys), strict=True))
+    values = list(zip(*(key.cells for key in keys), strict=True))
     samples: list[set[tuple[str, ...]]] = []
     for row, value in enumerate(values):
         if not row or value in samples[-1]:
@@ -155,36 +170,36 @@ def _begins_anew(cells: Sequence[str], times: Times) -> bool:
     return bool(new.any() and np.array_equal(new, np.diff(times.t_s) < 0))
 
 
-def _succeed_each_other(name: str, cells: Sequence[str]) -> bool:
+def _succeed_each_other(column: TextColumn) -> bool:
     """Return whether values that take no turns name processes that replace each other."""
-    different = set(cells)
-    is_named = bool(_SUCCESSOR.fullmatch(name)) and all(different)
-    return is_named and _SAMPLES_OF_EACH * len(different) <= len(cells)
+    different = set(column.cells)
+    is_named = bool(_SUCCESSOR.fullmatch(column.name)) and all(different)
+    return is_named and _SAMPLES_OF_EACH * len(different) <= len(column.cells)
 
 
-def _tells_apart(columns: Sequence[Sequence[str]], times: Times) -> Sequence[int]:
+def _tells_apart(columns: Sequence[TextColumn], times: Times) -> Sequence[TextColumn]:
     """Find the column with few values that separates the rows of each moment, by any name."""
     moments = times.t_s.tolist()
     if len(moments) < _ROWS_OF_A_MOMENT * len(set(moments)):
         return []
     # A level printed with few digits also has few values, but more than there are owners.
     most = 2 * -(-len(moments) // len(set(moments)))
+    most = min(most, len(moments) // _VALUE_COMES)
     found = [
-        (len(set(cells)), index)
-        for index, cells in enumerate(columns)
-        if len(set(cells)) <= most
-        and len(set(cells)) * _VALUE_COMES <= len(cells)
-        and len(set(zip(moments, cells, strict=True))) == len(cells)
+        column
+        for column in columns
+        if len(set(column.cells)) <= most
+        and len(set(zip(moments, column.cells, strict=True))) == len(moments)
     ]
-    return [min(found)[1]] if found else []
+    return sorted(found, key=lambda column: len(set(column.cells)))[:1]
 
 
-def _may_own(name: str, cells: Sequence[str]) -> bool:
+def _may_own(column: TextColumn) -> bool:
     """Return whether a column identifies things: by words, or by numbers if its name implies it."""
-    if _NUMBERED_OWNER.fullmatch(name):
+    if _NUMBERED_OWNER.fullmatch(column.name):
         return True
-    words = (cell.strip() for cell in set(cells))
-    return not _STATE.fullmatch(name) and not any(
+    words = (cell.strip() for cell in set(column.cells))
+    return not _STATE.fullmatch(column.name) and not any(
         is_nothing(word) or number_in(word) or _QUANTITY.fullmatch(word) or looks_like_time(word)
         for word in words
     )
