@@ -227,7 +227,7 @@ class _JudgedFile:
             why = "a threshold decides" if limits else "traffic varies"
             self.notes.append(f"undecided, and not counted because {why}: {columns_few(undecided)}")
         used = {row.name for row in every}
-        self._note_more(question, used)
+        self.notes += self._more_notes(question, used)
         used |= {one.name for one in (*question.works, *question.loads)}
         return FileVerdict(
             source=self.file.source,
@@ -238,27 +238,25 @@ class _JudgedFile:
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
-    def _note_more(self, question: TrendContext, judged: Collection[str]) -> None:
-        """Add notes that concern all rows: omitted cells and explaining columns."""
+    def _more_notes(self, question: TrendContext, judged: Collection[str]) -> Iterator[str]:
+        """Yield notes that concern all rows: omitted cells and explaining columns."""
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
-                self.notes.append(
-                    f"{column.name}: {cell!r} in line {line} is not a number: left out"
-                )
-        self._note_cache(judged)
-        self.notes += self._unread()
+                yield f"{column.name}: {cell!r} in line {line} is not a number: left out"
+        yield from self._cache_note(judged)
+        yield from self._unread()
         if self.options.steady_at is None:
-            self.notes.append(
+            yield (
                 "no start of steady state was given (--steady-at): the first tenth counts as "
                 "warm-up, and growth is called a leak only after 45m"
             )
         if question.works:
             names = ", ".join(work.name for work in question.works[:2])
-            self.notes.append(f"work done is read from {names}")
+            yield f"work done is read from {names}"
         if question.loads:
             names = ", ".join(load.name for load in question.loads)
-            self.notes.append(f"the effect of requests in flight ({names}) is subtracted")
+            yield f"the effect of requests in flight ({names}) is subtracted"
 
     # Column selection.
 
@@ -345,8 +343,8 @@ class _JudgedFile:
         }
         return list(said.values())[:_UNREAD_MAX]
 
-    def _note_cache(self, judged: Collection[str]) -> None:
-        """Note which columns include the kernel's cache, and which to judge instead."""
+    def _cache_note(self, judged: Collection[str]) -> Iterator[str]:
+        """Say which columns include the kernel's cache, and which to judge instead."""
         left = [c for c in self._columns if c.name not in judged]
         cached = [c.name for c in left if c.meaning.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
@@ -358,7 +356,7 @@ class _JudgedFile:
             if c.meaning.unit is Unit.BYTES and not _SWAP.search(c.name)
         ]
         best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
-        self.notes.append(
+        yield (
             f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
             f"judge {best}"
         )
@@ -466,18 +464,16 @@ class _JudgedFile:
         # An epoch time is longer than any valid duration.
         with suppress(ValueError):
             return parse_duration_s(text)
-        try:
+        with suppress(BadTimeError):
             moment = parse_times([text])
-        except BadTimeError:
-            moment = None
-        if moment is None or moment.absolute != self._absolute:
-            counts = "dates" if self._absolute else "seconds from its start"
-            raise UsageError(
-                f"{text}: neither a duration (10m) nor a time as {self.file.source} writes it "
-                f"({counts}).",
-                option="--steady-at",
-            )
-        return max(0.0, float(moment.t_s[0]) - self._zero_s)
+            if moment.absolute == self._absolute:
+                return max(0.0, float(moment.t_s[0]) - self._zero_s)
+        counts = "dates" if self._absolute else "seconds from its start"
+        raise UsageError(
+            f"{text}: neither a duration (10m) nor a time as {self.file.source} writes it "
+            f"({counts}).",
+            option="--steady-at",
+        )
 
 
 def _numbers_rows(column: RawColumn) -> bool:
