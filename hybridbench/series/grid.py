@@ -320,14 +320,15 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
     """Assign times to a table without any: a new sample starts when one of its parts repeats."""
     assert source.interval_s is not None, "a table without times was refused"
     part = {row: label for label, rows in parts.items() for row in rows}
-    moment = np.zeros(row_count)
+    begins = np.zeros(row_count)
     # The new sample starts with the first part that the current one already has.
     seen: set[str] = set()
     for row in range(row_count):
-        new = part[row] in seen
-        seen = {part[row]} if new else seen | {part[row]}
-        moment[row] = (moment[row - 1] if row else 0.0) + new
-    return Times(source.interval_s * moment, absolute=False)
+        if part[row] in seen:
+            begins[row] = 1.0
+            seen = set()
+        seen.add(part[row])
+    return Times(source.interval_s * np.cumsum(begins), absolute=False)
 
 
 def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:

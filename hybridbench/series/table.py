@@ -50,13 +50,8 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     if not lines:
         raise source.wrong("has only comments; pass a table.")
     mark = _mark(lines)
-    if mark is None:
-        rows = [(line, _untied(blank_cells(line.text.lstrip("# ")))) for line in lines]
-        read = _of_blanks(rows, source)
-    else:
-        rows = _parted(lines, mark, source)
-        read = _of_marks(rows, source)
-    read = read or unnamed(rows, mark, source)
+    rows = _parted(lines, mark, source)
+    read = (_of_blanks if mark is None else _of_marks)(rows, source) or unnamed(rows, mark, source)
     # Where dates are written 31.12.2026, the comma is the decimal point.
     german = any(_GERMAN_DATE.match(cell) for _, cells in read.rows[:1] for cell in cells)
     groups = "," if mark == "," else "." * german
@@ -101,7 +96,9 @@ def _mark(lines: Sequence[Line]) -> str | None:
     return None
 
 
-def _parted(lines: Sequence[Line], mark: str, source: Source) -> list[Row]:
+def _parted(lines: Sequence[Line], mark: str | None, source: Source) -> list[Row]:
+    if mark is None:
+        return [(line, _untied(blank_cells(line.text.lstrip("# ")))) for line in lines]
     reader = csv.reader([line.text for line in lines], delimiter=mark, skipinitialspace=True)
     try:
         return [(lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader]
