@@ -76,12 +76,8 @@ def ungrouped(cells: Sequence[str], groups: str = "") -> Sequence[str]:
     for mark, (point, grouped) in _GROUPED.items():
         marked = [cell for cell in cells if mark in cell]
         if marked and all(map(grouped.match, map(str.strip, marked))):
-            sure = any(point in cell or cell.count(mark) > 1 for cell in marked)
-            if (
-                sure
-                or mark in groups
-                or (len(marked) < len(cells) and _passes_a_thousand(cells, mark))
-            ):
+            sure = mark in groups or any(point in c or c.count(mark) > 1 for c in marked)
+            if sure or (len(marked) < len(cells) and _passes_a_thousand(cells, mark)):
                 return [cell.replace(mark, "") for cell in cells]
     return cells
 

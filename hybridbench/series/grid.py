@@ -199,17 +199,13 @@ def _metric_columns(
     columns: Sequence[TextColumn], keys: Sequence[TextColumn]
 ) -> tuple[TextColumn | None, TextColumn | None]:
     """Find the column that names the value in each row, and the column of units, if any."""
-    texts = [
-        column
-        for column in columns
-        if METRIC_NAME.fullmatch(column.name) and number_in(column.cells[0]) is None
-        if column in keys or len(set(column.cells)) == 1
-    ]
-    if not texts or sum(bool(_VALUE.fullmatch(column.name)) for column in columns) != 1:
+    texts = [c for c in columns if METRIC_NAME.fullmatch(c.name) and number_in(c.cells[0]) is None]
+    texts = [c for c in texts if c in keys or len(set(c.cells)) == 1]
+    if not texts or sum(bool(_VALUE.fullmatch(c.name)) for c in columns) != 1:
         return None, None
-    units = (column for column in columns if column.name.lower() == "unit")
+    units = (c for c in columns if c.name.lower() == "unit")
     # InfluxDB's _field is more specific than its _measurement.
-    return min(texts, key=lambda column: "measurement" in column.name), next(units, None)
+    return min(texts, key=lambda c: "measurement" in c.name), next(units, None)
 
 
 def columns_few(names: Sequence[str]) -> str:
@@ -230,11 +226,12 @@ def _with_whole_times(grid: Grid) -> Grid:
     if date is None:
         return grid
     kept = [index for index in range(len(names)) if index not in (date, clock)]
-    rows = [
-        (line, [*(cells[i] for i in kept), f"{cells[date]} {cells[clock]}"])
-        for line, cells in grid.rows
-    ]
-    return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
+
+    def merged(cells: Sequence[str], whole: str) -> list[str]:
+        return [*(cells[i] for i in kept), whole]
+
+    rows = [(line, merged(cells, f"{cells[date]} {cells[clock]}")) for line, cells in grid.rows]
+    return replace(grid, names=merged(grid.names, "time"), rows=rows)
 
 
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
@@ -355,11 +352,11 @@ def _is_memory(column: RawColumn) -> bool:
 def _column(
     name: str, times: Times, cells: Sequence[str], lines: Sequence[int], usual: str
 ) -> RawColumn:
-    with suppress(ValueError):
-        value = np.array(cells, dtype=np.float64)
-        value[~np.isfinite(value)] = np.nan
-        return RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
     value, in_bytes = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
+    column = RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
+    with suppress(ValueError):
+        numbers = np.array(cells, dtype=np.float64)
+        return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan))
     filled, first, unit, kb = 0, None, unit_word(name), kilobyte_of(name)
     for index, cell in enumerate(cells):
         text = cell.strip()
@@ -375,13 +372,5 @@ def _column(
     if in_bytes.any():
         # top omits the unit for KiB values with few digits, and 0 never has one.
         value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
-    return RawColumn(
-        name,
-        times.t_s,
-        value,
-        times.absolute,
-        in_bytes=bool(in_bytes.any()),
-        usual_unit=usual,
-        text_at=first,
-        is_text=first is not None and int(read.sum()) < _NUMERIC_SHARE * filled,
-    )
+    is_text = first is not None and int(read.sum()) < _NUMERIC_SHARE * filled
+    return replace(column, in_bytes=bool(in_bytes.any()), text_at=first, is_text=is_text)

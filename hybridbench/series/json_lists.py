@@ -67,10 +67,9 @@ class ObjectList:
 
     def has_time(self, chosen: str | None) -> bool:
         """Return whether its first object has a time; ``chosen`` is the user's time column."""
-        names = (chosen or "").casefold(), (chosen or "").rpartition(":")[0].casefold()
-        return any(
-            _is_moment(*cell) or cell[0].casefold() in names for cell in self.rows[0].items()
-        )
+        first, name = self.rows[0], (chosen or "").casefold()
+        names = name, name.rpartition(":")[0]
+        return any(_is_moment(k, text) or k.casefold() in names for k, text in first.items())
 
 
 def lists_in(
@@ -110,19 +109,15 @@ def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
     tables: dict[str, list[ObjectList]] = {}
     for one in found:
         tables.setdefault(one.path, []).append(one)
-    tables = {
-        path: lists for path, lists in tables.items() if any(one.has_numbers for one in lists)
-    }
+    tables = {path: lists for path, lists in tables.items() if any(o.has_numbers for o in lists)}
     if not tables:
         raise source.wrong(f"holds no series; {EXPORT}, or a list of objects.")
     chosen = _of_samples(tables, source)
     columns: list[RawColumn] = []
     for paths in chosen:
-        lists = [
-            replace(one, around={**one.around, "series": path}) if len(paths) > 1 else one
-            for path in paths
-            for one in tables[path]
-        ]
+        lists = [one for path in paths for one in tables[path]]
+        if len(paths) > 1:
+            lists = [replace(one, around={**one.around, "series": one.path}) for one in lists]
         before = f"{paths[0]}." if len(chosen) > 1 and paths[0] else ""
         group = 1 + max((column.group for column in columns), default=-1)
         columns += [
@@ -204,11 +199,10 @@ def table_in(node: Object) -> Sequence[Object]:
     These are a heading beside rows (InfluxDB, pandas ``orient="split"``, Netdata, ClickHouse),
     values by time (OpenTSDB), and parallel columns.
     """
-    if len(node) > 1 and all(k[:1].isdigit() and is_time(k) for k in node):
-        if all(map(is_json_number, node.values())):
-            return [{"time": key, "value": value} for key, value in node.items()]
-        if all(isinstance(v, dict) for v in node.values()):
-            return [{"time": k, **v} for k, v in node.items() if isinstance(v, dict)]
+    rows = {k: {"value": v} if is_json_number(v) else v for k, v in node.items()}
+    by_time = len(node) > 1 and all(k[:1].isdigit() and is_time(k) for k in node)
+    if by_time and all(isinstance(row, dict) for row in rows.values()):
+        return [{"time": k, **row} for k, row in rows.items() if isinstance(row, dict)]
     return rows_below_heading(node) or _columns_in(node)
 
 
@@ -227,11 +221,8 @@ def _columns_in(node: Object) -> Sequence[Object]:
     """Return the rows of parallel columns: lists, or objects keyed by row as pandas writes them."""
     columns = dict(node)
     by_row = [one for one in columns.values() if isinstance(one, dict)]
-    if (
-        by_row
-        and len(by_row) == len(columns)
-        and all(one.keys() == by_row[0].keys() for one in by_row)
-    ):
+    alike = all(one.keys() == by_row[0].keys() for one in by_row)
+    if by_row and len(by_row) == len(columns) and alike:
         columns = {name: list(one.values()) for name, one in zip(node, by_row, strict=True)}
         if all(map(is_time, by_row[0])):
             columns = {"time": list(by_row[0]), **columns}

@@ -45,10 +45,7 @@ from hybridbench.series.units import (
 from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
 
 # Preferred counters, best first: finished requests, then requests, then tokens.
-_WORKS = tuple(
-    re.compile(pattern, re.I)
-    for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
-)
+_WORKS = ("finish|success|complet", "request|iteration|calls", "token", "")
 # Memory of the process itself, without the kernel's cache.
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 # An amount as a person reads it, and no version such as 1.2.3.
@@ -165,6 +162,11 @@ class _Column(Series):
 
     meaning: Meaning
     raw: RawColumn
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is in bytes and not swap."""
+        return self.meaning.unit is Unit.BYTES and not _SWAP.search(self.name)
 
     def judged(self, falls: Falls, question: TrendContext) -> JudgedSeries | None:
         """Judge the column; None if it has fewer than two readings."""
@@ -327,7 +329,7 @@ class _JudgedFile:
         """
         found = [c for c in self._columns if c.name not in self.options.works]
         levels = [c for c in found if c.meaning.role in (Role.LEVEL, Role.LOAD)]
-        if not any(c.meaning.unit is Unit.BYTES and not _SWAP.search(c.name) for c in levels):
+        if not any(c.is_memory for c in levels):
             levels += [c for c in found if c.meaning.role is Role.WITH_CACHE]
         # A user's own script may use one of our metric names for a column.
         of_run = any(unlabelled(c.name) == MEMORY for c in levels)
@@ -349,12 +351,8 @@ class _JudgedFile:
         cached = [c.name for c in left if c.meaning.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
             return
-        memory = [
-            c.name
-            for c in self._columns
-            if c.meaning.role is Role.LEVEL
-            if c.meaning.unit is Unit.BYTES and not _SWAP.search(c.name)
-        ]
+        levels = (c for c in self._columns if c.meaning.role is Role.LEVEL)
+        memory = [c.name for c in levels if c.is_memory]
         best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
         yield (
             f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
@@ -510,7 +508,7 @@ def _best_first(columns: Sequence[_Column]) -> list[_Column]:
     """
 
     def rank(column: _Column) -> tuple[int, int]:
-        kind = next(i for i, pattern in enumerate(_WORKS) if pattern.search(column.name))
+        kind = next(i for i, pattern in enumerate(_WORKS) if re.search(pattern, column.name, re.I))
         return kind, len(column.name)
 
     ranked = sorted(columns, key=rank)

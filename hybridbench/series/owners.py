@@ -185,13 +185,9 @@ def _tells_apart(columns: Sequence[TextColumn], times: Times) -> Sequence[TextCo
     # A level printed with few digits also has few values, but more than there are owners.
     most = 2 * -(-len(moments) // len(set(moments)))
     most = min(most, len(moments) // _VALUE_COMES)
-    found = [
-        column
-        for column in columns
-        if len(set(column.cells)) <= most
-        and len(set(zip(moments, column.cells, strict=True))) == len(moments)
-    ]
-    return sorted(found, key=lambda column: len(set(column.cells)))[:1]
+    few = [c for c in columns if len(set(c.cells)) <= most]
+    found = [c for c in few if len(set(zip(moments, c.cells, strict=True))) == len(moments)]
+    return sorted(found, key=lambda c: len(set(c.cells)))[:1]
 
 
 def _may_own(column: TextColumn) -> bool:
