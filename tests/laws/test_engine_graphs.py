@@ -16,14 +16,16 @@ from torch.nn import functional
 
 from hybridbench.engine.models.step import DecodeInputs
 from hybridbench.foundation.clock import FakeClock
-from hybridbench.foundation.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import HiCache, NewTokenRatio
 from tests.builders import (
+    NANO_MODEL,
     assert_idle_and_clean,
     attention_model,
     make_engine,
     nano_model,
     window_model,
 )
+from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
 from tests.graph_recorder import EagerRecorder
 from tests.session_programs import SessionProgram
@@ -56,6 +58,24 @@ ENGINES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
             "enable_overlap_schedule": True,
         },
     ),
+    "hybrid with a host tier": (
+        nano_model,
+        {"mamba_slots": 14, "kv_tokens": 180, "hicache": HiCache(ratio=1.5)},
+    ),
+    "hybrid with drafts": (
+        nano_model,
+        {
+            "mamba_slots": 20,
+            "drafter": HalfRightDrafter(NANO_MODEL.vocab_size),
+            "speculative_num_draft_tokens": 3,
+        },
+    ),
+}
+
+# What an engine of that name is there for.
+EVENTS = {
+    "hybrid with a host tier": ("host_load_backs",),
+    "hybrid with drafts": ("drafts_accepted", "draft_tails"),
 }
 
 
@@ -91,6 +111,7 @@ def test_recorded_steps_give_the_tokens_of_the_engine_without_reuse(name: str) -
 
     counters = program.engine.counters
     assert 0 < counters.graph_replays < counters.decode_steps
+    assert all(getattr(counters, event) > 0 for event in EVENTS.get(name, ()))
 
 
 def test_recorded_steps_of_sessions_do_as_well() -> None:
