@@ -22,7 +22,12 @@ from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
-from hybridbench.engine.scheduler.invariants import InvariantChecker, InvariantError, unanswered
+from hybridbench.engine.scheduler.invariants import (
+    InvariantChecker,
+    InvariantError,
+    unanswered,
+    wrong_answers,
+)
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
@@ -235,7 +240,9 @@ class Engine:
         self._note_step(batch)
         self._check(batch, outcome)
         self._publish_kv_events()
-        return self._tell(outcome)
+        events = self._tell(outcome)
+        self._check_answers(events)
+        return events
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling_params: SamplingParams
@@ -481,6 +488,12 @@ class Engine:
         else:
             self._note_violations(found, lambda: found)
         timings.check_s += timings.cpu_s() - began_s
+
+    def _check_answers(self, events: Sequence[EngineEvent]) -> None:
+        """Check what the clients are about to get, unless the configuration wants no checks."""
+        if self.config.check_level != "off":
+            found = wrong_answers(events)
+            self._note_violations(found, lambda: found)
 
     def _check_sums(self, idle: bool, of_step: list[InvariantViolation]) -> None:
         """Check the pools' sums as well; checking the tree would cost too much here."""

@@ -390,6 +390,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
             "transfer",
             "ended_held",
             "unanswered",
+            "answer",
             "unknown",
             "of a later engine",
         )

@@ -284,6 +284,16 @@ class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
     leads_to: ClassVar[str] = "LEAK"
 
 
+class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
+    """The law ``answer``."""
+
+    kind: ClassVar[str] = "engine-answer"
+    meaning: ClassVar[str] = (
+        "A client got other tokens than its request produced, or an answer that ends too early or "
+        "too late."
+    )
+
+
 class EngineUnknown(EngineCheck, frozen=True, kw_only=True):
     """The law ``unknown``."""
 

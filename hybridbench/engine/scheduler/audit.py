@@ -50,6 +50,7 @@ class ViolationKind(StrEnum):
     LIMIT = "limit"  # a step is larger than configured
     ENDED_HELD = "ended_held"  # a request that ended still holds something
     UNANSWERED = "unanswered"  # the front end waits for a request that the engine no longer has
+    ANSWER = "answer"  # an answer has other tokens than its request, or the wrong number of them
 
 
 @dataclass(frozen=True)

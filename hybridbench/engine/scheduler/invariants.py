@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from hybridbench.engine.req import Req
+from hybridbench.engine.req import FinishKind, Req
 from hybridbench.engine.scheduler.audit import (
     SHOWN_SLOTS,
     InvariantViolation,
@@ -226,6 +227,38 @@ def _records_of_ended(ended: Sequence[Req]) -> list[InvariantViolation]:
         f"{len(rids)} request(s) that ended ({shown}) still hold slots, tree nodes or their session"
     )
     return [InvariantViolation(ViolationKind.ENDED_HELD, "", message, count=len(rids))]
+
+
+def wrong_answers(events: Sequence[EngineEvent]) -> list[InvariantViolation]:
+    """Check that each answer in ``events`` is its request's, and ends where that should end."""
+    faults = [
+        f"{event.rid} {fault}"
+        for event in events
+        if event.req is not None and (fault := _fault_of_answer(event.req, event.output_ids))
+    ]
+    if not faults:
+        return []
+    shown = "; ".join(faults[:SHOWN_SLOTS])
+    message = f"{len(faults)} answer(s) are not what their requests asked for: {shown}"
+    return [InvariantViolation(ViolationKind.ANSWER, "", message, count=len(faults))]
+
+
+def _fault_of_answer(req: Req, answer: Sequence[int]) -> str:
+    """What is wrong with the ``answer`` to a finished request; empty if nothing is."""
+    if list(answer) != req.output_ids:
+        return "has other tokens than the request produced"
+    length, limit = len(answer), req.sampling_params.max_new_tokens
+    if length > limit:
+        return f"has {length} tokens, but max_new_tokens is {limit}"
+    first_stop = next((n for n, token in enumerate(answer) if token in req.stop_token_ids), length)
+    if first_stop + 1 < length:
+        return f"goes on for {length - first_stop - 1} token(s) after a stop token"
+    assert req.finished_reason is not None
+    if req.finished_reason.kind is FinishKind.LENGTH and length < limit:
+        return f"ends for its length after {length} token(s), but max_new_tokens is {limit}"
+    if req.finished_reason.kind is FinishKind.STOP and first_stop == length:
+        return "ends for a stop token, but has none"
+    return ""
 
 
 def unanswered(rids: Sequence[str]) -> list[InvariantViolation]:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.front_end import FrontEnd
 from hybridbench.engine.memory.owners import REQ, TREE
-from hybridbench.engine.req import ReqKv
+from hybridbench.engine.req import FinishKind, FinishReason, Req, ReqKv
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
 from hybridbench.engine.scheduler.prefill import PrefillAdder
@@ -24,6 +29,28 @@ def _engine_with_two_running() -> Engine:
 def _only(found: list[InvariantViolation]) -> InvariantViolation:
     [violation] = found
     return violation
+
+
+def _append_past_the_limit(self: Req, token_id: int) -> None:
+    self.output_ids.append(token_id)
+    if len(self.output_ids) > self.sampling_params.max_new_tokens:
+        self.finished_reason = FinishReason(FinishKind.LENGTH)
+
+
+def _append_past_a_stop(self: Req, token_id: int) -> None:
+    if self.output_ids and self.output_ids[-1] in self.stop_token_ids:
+        self.finished_reason = FinishReason(FinishKind.STOP)
+    self.output_ids.append(token_id)
+
+
+def _append_and_end_early(self: Req, token_id: int) -> None:
+    self.output_ids.append(token_id)
+    self.finished_reason = FinishReason(FinishKind.LENGTH)
+
+
+def _append_and_stop_at_any(self: Req, token_id: int) -> None:
+    self.output_ids.append(token_id)
+    self.finished_reason = FinishReason(FinishKind.STOP)
 
 
 def test_a_busy_engine_balances_in_every_pool() -> None:
@@ -139,6 +166,50 @@ def test_a_request_that_ended_with_its_match_is_reported(monkeypatch: pytest.Mon
     assert violation.message == (
         "1 request(s) that ended (generate-0-0) still hold slots, tree nodes or their session"
     )
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (_append_past_the_limit, "has 3 tokens, but max_new_tokens is 2"),
+        (_append_past_a_stop, "goes on for 1 token(s) after a stop token"),
+        (_append_and_end_early, "ends for its length after 1 token(s), but max_new_tokens is 2"),
+        (_append_and_stop_at_any, "ends for a stop token, but has none"),
+    ],
+)
+def test_an_answer_that_does_not_end_where_it_should_is_reported(
+    monkeypatch: pytest.MonkeyPatch, broken: Callable[[Req, int], None], fault: str
+) -> None:
+    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
+    [[first, _]] = make_engine().generate([[1, 2, 3]], params)
+    stopping = SamplingParams(max_new_tokens=2, stop_token_ids=(first,))
+    params = stopping if broken is _append_past_a_stop else params
+    monkeypatch.setattr(Req, "append_token", broken)
+    engine = make_engine(check_fatal=False)
+
+    engine.generate([[1, 2, 3]], params)
+
+    violation = _only(engine.violations)
+    assert violation.kind is ViolationKind.ANSWER
+    assert violation.message == (
+        f"1 answer(s) are not what their requests asked for: generate-0-0 {fault}"
+    )
+
+
+def test_an_answer_with_the_tokens_of_another_request_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    healthy = FrontEnd.ended
+
+    def ended(self: FrontEnd, req: Req, kind: EventKind) -> list[EngineEvent]:
+        return [replace(event, output_ids=(7, 7)) for event in healthy(self, req, kind)]
+
+    monkeypatch.setattr(FrontEnd, "ended", ended)
+    engine = make_engine(check_fatal=False)
+
+    engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=2))
+
+    assert "generate-0-0 has other tokens than" in _only(engine.violations).message
 
 
 def test_an_idle_engine_whose_front_end_still_waits_is_reported(
