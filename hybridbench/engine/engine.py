@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.containers import long_containers
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
@@ -36,6 +38,19 @@ from hybridbench.engine.speculative.drafter import DRAFTERS, Drafter
 from hybridbench.engine.steady import SteadyDetector, StepLoad
 from hybridbench.foundation.clock import Clock, SystemClock
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
+
+# Attributes that ``Engine.containers`` counts under names of their own.
+_COUNTED_BELOW: Final = (
+    "Engine._pending_events",
+    "FrontEnd._states",
+    "KvEventRecorder.log",
+    "Scheduler._abort_requested",
+    "Scheduler.running",
+    "Scheduler.waiting_queue",
+    "SessionController.sessions",
+    "SteadyDetector._shapes",
+    "StreamingSession.slots",
+)
 
 
 class Engine:
@@ -376,7 +391,11 @@ class Engine:
     def containers(self) -> dict[str, int]:
         """Entry counts of everything here that could grow without bound."""
         scheduler, tree_cache = self.scheduler, self.pools.tree_cache
+        others = long_containers(self)
+        for name in _COUNTED_BELOW:
+            others.pop(name, None)
         return {
+            **others,
             "front_end": len(self._front_end),
             "pending_events": len(self._pending_events),
             "waiting_queue": len(scheduler.waiting_queue),

@@ -432,7 +432,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "container.*.len",
         Unit.COUNT,
         Kind.LEVEL,
-        "entries of a container that the engine registered",
+        "entries of a list or table of the engine",
     ),
     # Traffic and time.
     MetricSpec("running_requests", Unit.COUNT, Kind.LEVEL, "requests in the running batch"),

@@ -262,6 +262,27 @@ def test_live_nodes_are_as_many_as_the_tree_says() -> None:
     assert expected == nodes
 
 
+def test_a_table_that_nobody_declared_is_counted_by_class_and_attribute() -> None:
+    engine = make_engine()
+    names = set(engine.containers())
+
+    vars(engine.scheduler)["_seen"] = dict.fromkeys(range(100))
+
+    assert engine.containers()["Scheduler._seen"] == 100
+    assert set(engine.containers()) == {*names, "Scheduler._seen"}
+
+
+def test_a_queue_that_is_counted_under_its_own_name_is_not_counted_again() -> None:
+    engine = make_engine()
+    names = set(engine.containers())
+
+    for index in range(100):
+        engine.submit(f"r{index}", [1, 2, 3], PARAMS)
+
+    assert engine.containers()["waiting_queue"] == engine.containers()["front_end"] == 100
+    assert set(engine.containers()) == names
+
+
 def test_a_broken_law_is_counted_or_fatal_as_configured() -> None:
     lenient = make_engine(check_fatal=False)
     lenient.pools.mamba_allocator.alloc(1, REQ)
