@@ -111,6 +111,10 @@ class BlockTraffic:
         if inner is not None:
             inner.on_rejected(own, reason)
 
+    def prompt_of(self, rid: str) -> Sequence[int] | None:
+        inner, own = self._addressee(rid)
+        return None if inner is None else inner.prompt_of(own)
+
     @property
     def refusal(self) -> str:
         return "" if self._inner is None else self._inner.refusal

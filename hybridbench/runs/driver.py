@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridbench.records.messages import StepEvents
+import msgspec
+
+from hybridbench.records.answers import pack_tokens
+from hybridbench.records.messages import FinishedAnswer, StepEvents
 from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
 
@@ -60,6 +63,16 @@ class Driver:
     def refusal(self) -> str:
         """Why the engine refused the first valid request; empty so far."""
         return self._workload.refusal
+
+    def as_sent(self, answer: FinishedAnswer) -> FinishedAnswer:
+        """Return ``answer`` with the prompt that the client meant, whatever the engine made of it.
+
+        To be called before the workload learns that the request has ended.
+        """
+        prompt = self._workload.prompt_of(answer.rid)
+        if prompt is None:
+            return answer
+        return msgspec.structs.replace(answer, prompt=pack_tokens(prompt))
 
     def on_step_events(self, events: StepEvents) -> None:
         """Feed one message from the worker back into the workload."""

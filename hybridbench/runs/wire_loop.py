@@ -24,6 +24,7 @@ from hybridbench.records.messages import (
     Drain,
     Drained,
     Fatal,
+    FinishedAnswer,
     Flush,
     Flushed,
     FromWorker,
@@ -263,7 +264,9 @@ class WireLoop(RunLoop):
             self._handle(message)
             self._keep_answer(message)
             if self.answers is not None:
-                self.answers.take(message)
+                self.answers.take(
+                    self.driver.as_sent(message) if isinstance(message, FinishedAnswer) else message
+                )
 
     def _probe(self, now_s: float) -> None:
         if self._asked is not None and now_s - self._asked[1] > _REPLY_PATIENCE_S:

@@ -261,8 +261,9 @@ class EngineLoop:
         messages: list[FromWorker] = []
         report = self._report.take()
         if report is not None:
-            messages.append(report)
+            # The parent knows the prompt of a request until it hears of its end.
             messages += self._answers.take()
+            messages.append(report)
         engine = self._engine
         messages += self._violations()
         if not self._steady_reported and engine.is_steady:

@@ -108,6 +108,12 @@ class Workload(Protocol):
         """The engine refused the request."""
         ...
 
+    def prompt_of(self, rid: str) -> Sequence[int] | None:
+        """Return the whole prompt of a valid request in flight, with the earlier turns of its
+        session; None if it is not known.
+        """
+        ...
+
     @property
     def refusal(self) -> str:
         """Why the engine refused the first request that is valid by its profile; empty so far."""

@@ -191,6 +191,10 @@ class Scenario:
             self._end_session(session)
         self._forget(rid, live, [], None)
 
+    def prompt_of(self, rid: str) -> Sequence[int] | None:
+        live = self._live.get(rid)
+        return None if live is None or live.turn is None or live.overlong else live.turn.prompt
+
     def counts(self) -> dict[str, int]:
         return {**self._counts, "arrivals_dropped": self._arrivals.dropped}
 

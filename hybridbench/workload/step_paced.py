@@ -142,6 +142,9 @@ class StepPaced:
     def on_rejected(self, rid: str, reason: str) -> None:
         self._answered(rid, None, reason)
 
+    def prompt_of(self, rid: str) -> Sequence[int] | None:
+        return self._inner.prompt_of(rid)
+
     @property
     def refusal(self) -> str:
         return self._inner.refusal

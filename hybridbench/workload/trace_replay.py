@@ -254,6 +254,10 @@ class TraceReplay:
         if self._known(rid):
             self._end(rid)
 
+    def prompt_of(self, rid: str) -> Sequence[int] | None:
+        del rid
+        return None
+
     def on_rejected(self, rid: str, reason: str) -> None:
         del reason
         if self._known(rid):

@@ -50,6 +50,7 @@ class Scripted:
         self.in_flight -= 1
 
     def on_rejected(self, rid: str, reason: str) -> None: ...
+    def prompt_of(self, rid: str) -> None: ...
     def counts(self) -> dict[str, int]:
         return {}
 

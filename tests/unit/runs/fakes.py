@@ -238,6 +238,9 @@ class FakeWorkload:
         self.live.discard(rid)
         self.told.append(("rejected", rid))
 
+    def prompt_of(self, rid: str) -> list[int] | None:
+        return [1, 2, 3, 4] if rid in self.live else None
+
     def counts(self) -> dict[str, int]:
         return {"submitted": self._next}
 

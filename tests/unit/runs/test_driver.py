@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
+from hybridbench.records.answers import pack_tokens
 from hybridbench.runs.driver import Driver
 from hybridbench.workload.actions import WaitUntil
 from tests.unit.runs.fakes import FakeTarget, FakeWorkload
@@ -73,6 +74,17 @@ def test_feedback_comes_in_the_order_in_which_things_happen_to_a_request() -> No
     ]
     counts = driver.counts
     assert (counts.finished, counts.aborted, counts.rejected) == (1, 1, 1)
+
+
+def test_an_answer_gets_the_prompt_of_its_client_while_its_request_is_in_flight() -> None:
+    workload = FakeWorkload()
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    answer = m.FinishedAnswer("r1", False, 0, pack_tokens([1, 2]), pack_tokens([5]), [])
+    assert driver.as_sent(answer) == answer
+
+    driver.pump(0.0)
+
+    assert driver.as_sent(answer).prompt == pack_tokens([1, 2, 3, 4])
 
 
 def test_pausing_twice_is_pausing_once() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
+from hybridbench.records.answers import pack_tokens
 from hybridbench.records.events import (
     ClockJump,
     EngineLog,
@@ -17,6 +20,9 @@ from hybridbench.records.events import (
 from hybridbench.runs.loop import WorkerLostError
 from tests.unit.runs.fakes import scan_reply
 from tests.unit.runs.soaks import FakeSoak, make_soak
+
+if TYPE_CHECKING:
+    from hybridbench.runs.answer_check import AnswerCheck
 
 
 def turn(soak: FakeSoak, *messages: m.FromWorker, turns: int = 1) -> None:
@@ -50,6 +56,20 @@ def test_the_first_valid_request_that_is_refused_becomes_an_event() -> None:
 
     refused = soak.sink.all_events(RequestRefused)
     assert [one.text for one in refused] == ["temperature is 0.0; it must be more than 0"]
+
+
+def test_the_reference_gets_the_prompt_that_was_sent_not_what_the_engine_made_of_it() -> None:
+    soak, seen = make_soak(), list[m.FromWorker]()
+    soak.loop.answers = cast(
+        "AnswerCheck", SimpleNamespace(take=seen.append, pump=lambda: None, finish=lambda: None)
+    )
+    turn(soak)
+    altered = m.FinishedAnswer("r1", False, 0, pack_tokens([1, 2]), pack_tokens([5]), [])
+
+    turn(soak, altered)
+
+    [answer] = [one for one in seen if isinstance(one, m.FinishedAnswer)]
+    assert answer.prompt == pack_tokens([1, 2, 3, 4])
 
 
 def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:

@@ -68,8 +68,11 @@ def no_answers(engine: Engine) -> AnswerSample:
 
 
 @contextmanager
-def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
+def stopped_loop(
+    engine: Engine, answers: AnswerSample | None = None
+) -> Iterator[tuple[EngineLoop, ParentWire]]:
     """A loop around ``engine`` that no thread runs, and the parent's end of its wire."""
+    answers = answers or no_answers(engine)
     near, far = socket.socketpair()
     monitor = GcMonitor()
     metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
@@ -80,7 +83,7 @@ def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
     parent = ParentWire(near)
     try:
         yield (
-            EngineLoop(engine, WorkerWire(far), probes, metrics, [], injected, no_answers(engine)),
+            EngineLoop(engine, WorkerWire(far), probes, metrics, [], injected, answers),
             parent,
         )
     finally:

@@ -20,6 +20,7 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import HiCache
 from hybridbench.foundation.metrics import declared
 from hybridbench.records import messages as m
+from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.engine_loop import make_payload
 from tests.builders import make_attention_engine, run_to_idle
 from tests.host_transfers import ChosenTransfers
@@ -460,3 +461,16 @@ def test_the_engine_s_own_word_is_told_before_the_worker_falls(
 
     (violation,) = [message.violation for message in told if isinstance(message, m.Violation)]
     assert (violation.kind, violation.message) == (kind, str(error))
+
+
+def test_a_drawn_answer_is_sent_before_the_end_of_its_request_is_reported() -> None:
+    engine = make_engine()
+    engine.submit("a", PROMPT, SamplingParams(max_new_tokens=1))
+
+    with stopped_loop(engine, AnswerSample(4, engine.config)) as (loop, parent):
+        while engine.has_work:
+            loop._step()
+        loop._tell()
+        told = [type(message) for message in parent.exchange(1.0)]
+
+    assert told.index(m.FinishedAnswer) < told.index(m.StepEvents)

@@ -44,7 +44,7 @@ class Drive:
         self.rejected: list[tuple[str, str]] = []
         self.most_open = 0
         self.log: list[object] = []
-        self._prompts: dict[str, list[int]] = {}
+        self.same_prompts = 0
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -100,6 +100,10 @@ class Drive:
                 self.rejected.append((event.rid, event.reason))
                 scenario.on_rejected(event.rid, event.reason)
             case EventKind.FINISHED | EventKind.ABORTED:
+                prompt = scenario.prompt_of(event.rid)
+                if event.req is not None and prompt is not None:
+                    assert list(prompt) == event.req.origin_input_ids
+                    self.same_prompts += 1
                 scenario.on_finished(event.rid, event.output_ids, event.reason, now_s)
 
     def check_what_clients_believe(self) -> int:
@@ -127,6 +131,7 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
         checked += drive.check_what_clients_believe()
 
     assert checked > 200
+    assert drive.same_prompts > 200
     counts, counters = drive.scenario.counts(), drive.engine.counters
     assert counts["unknown_reports"] == 0
     assert counts["session_overlong"] > 20
