@@ -299,7 +299,7 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
 
 
 class _Locks(Basis, frozen=True, kw_only=True):
-    """The number of one component's locks on tree nodes, at the last idle checkpoints."""
+    """How much of one component of the tree is locked, at the last idle checkpoints."""
 
     from_checkpoints: ClassVar[bool] = True
 
@@ -309,7 +309,7 @@ class _Locks(Basis, frozen=True, kw_only=True):
     at_checkpoints: tuple[float, ...]
 
     def _counts(self) -> str:
-        return f"locks at the last checkpoints: {readings(self.at_checkpoints)}"
+        return f"locked at the last checkpoints: {readings(self.at_checkpoints)}"
 
 
 class LocksAtIdle(_Locks, frozen=True, kw_only=True):
@@ -322,8 +322,8 @@ class LocksAtIdle(_Locks, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         return Words(
-            f"{times(self.locks, f'{self.component} lock')} {is_or_are(self.locks)} held with no "
-            f"request in the engine{per_event(found)}",
+            f"{pool_count(self.locks, self.pool)} {is_or_are(self.locks)} locked in the prefix "
+            f"tree with no request in the engine{per_event(found)}",
             cause="a lock was never released",
             evidence=(self._counts(), *driver_evidence(found)),
         )
@@ -347,8 +347,8 @@ class NegativeLocks(_Locks, frozen=True, kw_only=True):
     def words(self, found: Finding) -> Words:
         del found
         return Words(
-            f"the count of {self.component} locks is {self.locks:,.0f} with no request in the "
-            "engine",
+            f"the count of locked {pool_unit(self.pool)} is {self.locks:,.0f} with no request in "
+            "the engine",
             cause="a lock was released twice",
             evidence=(self._counts(),),
         )

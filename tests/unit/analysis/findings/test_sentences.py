@@ -168,9 +168,9 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             {"pool": "kv", "component": "full", "locks": 2.0, "at_checkpoints": [1.0, 2.0]},
         ),
         Words(
-            "2 full locks are held with no request in the engine",
+            "2 KV tokens are locked in the prefix tree with no request in the engine",
             "a lock was never released",
-            ("locks at the last checkpoints: 1, 2",),
+            ("locked at the last checkpoints: 1, 2",),
         ),
     ),
     "locks below zero": (
@@ -179,9 +179,9 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             {"pool": "kv", "component": "full", "locks": -1.0, "at_checkpoints": [-1.0]},
         ),
         Words(
-            "the count of full locks is -1 with no request in the engine",
+            "the count of locked KV tokens is -1 with no request in the engine",
             "a lock was released twice",
-            ("locks at the last checkpoints: -1",),
+            ("locked at the last checkpoints: -1",),
         ),
     ),
     "a container that follows an event": (
@@ -1455,7 +1455,7 @@ def test_a_message_of_any_length_leaves_a_headline_of_two_lines() -> None:
         (
             "locks-at-idle",
             {"pool": "kv", "component": "full", "locks": 1.0, "at_checkpoints": [1.0]},
-            "1 full lock is held with no request in the engine",
+            "1 KV token is locked in the prefix tree with no request in the engine",
         ),
         (
             "running-without-client",
