@@ -21,7 +21,7 @@ from hybridbench.engine.liveness import Liveness, liveness_of
 from hybridbench.engine.memory.storage_controller import StorageIO
 from hybridbench.engine.memory.transfers import Transfers
 from hybridbench.engine.model_runner import LanguageModel
-from hybridbench.engine.req import Req
+from hybridbench.engine.req import Req, Session
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
 from hybridbench.engine.scheduler.invariants import (
@@ -421,6 +421,7 @@ class Engine:
         return {
             "TreeNode": (TreeNode, self.pools.tree_cache.live_node_count()),
             "Req": (Req, len(set(map(id, reqs)))),
+            "Session": (Session, len(scheduler.sessions)),
         }
 
     def liveness(self) -> Liveness:

@@ -49,6 +49,7 @@ _MIN_PROBES = 2
 _WAVERS = 0.4  # share of the changes that are falls
 # Events that end the life of an instance, likeliest first.
 _END_OF_NODES = ("nodes_evicted",)
+_END_OF_SESSIONS = ("session_closes",)
 _END_OF_OTHERS = ("finishes",)
 
 _UNKNOWN_WIDTH = 0.1  # of a rate from only two points
@@ -297,7 +298,9 @@ class _Scans:
     @property
     def ends(self) -> tuple[str, ...]:
         """The counters of events that end the life of an instance."""
-        return _END_OF_NODES if self._is_node else _END_OF_OTHERS
+        if self._is_node:
+            return _END_OF_NODES
+        return _END_OF_SESSIONS if self.name == "Session" else _END_OF_OTHERS
 
     @property
     def _is_node(self) -> bool:

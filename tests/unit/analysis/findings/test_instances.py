@@ -137,6 +137,30 @@ def test_more_instances_than_evictions_are_not_left_by_evictions() -> None:
     assert "per evicted node" not in finding.title
 
 
+def test_sessions_that_stay_alive_are_left_by_closes_not_by_the_finishes_of_their_turns() -> None:
+    record = healthy_record(RUN)
+    finishes = record.series["events.finishes"]
+    few = record.series["gc_collectible_bytes"].t_s[10::6]
+    rng = np.random.default_rng(2)
+    finished = np.diff(finishes.value, prepend=0).astype(np.int64)
+    closes = np.cumsum(rng.binomial(finished, 0.5)).astype(np.float64)
+    at = np.interp(few, finishes.t_s, closes).round()
+    alive = at - rng.integers(0, 4, few.size)
+
+    (finding,) = found(
+        with_series(
+            record,
+            Series("events.session_closes", finishes.t_s, closes),
+            Series("instances.Session.stray", few, alive),
+            Series("instances.Session.collectible", few, 0.0 * alive),
+            Series("instances.Session.retained", few, alive),
+        )
+    )
+
+    assert (finding.kind, finding.subject) == ("instances-retained", "Session")
+    assert finding.driver == "session_closes"
+
+
 def test_three_probes_are_enough() -> None:
     record = reference_cycles(healthy_record(RUN), "ballast")
     few = [

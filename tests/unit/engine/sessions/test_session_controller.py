@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
+from hybridbench.engine.req import Session
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.clock import FakeClock
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
@@ -175,3 +176,14 @@ def test_a_session_and_its_request_do_not_wait_for_the_collector() -> None:
     run_to_idle(engine)
 
     assert (req.session, session.req) == (None, None)
+
+
+def test_as_many_sessions_may_be_alive_as_are_open() -> None:
+    engine = make_engine()
+    for name in ("s", "t"):
+        engine.open_session(name)
+
+    engine.close_session("s")
+
+    kind, expected = engine.reference_counted_classes()["Session"]
+    assert (kind, expected) == (Session, 1)
