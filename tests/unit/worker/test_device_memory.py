@@ -27,7 +27,7 @@ from hybridbench.worker.metrics import (
 )
 from tests.builders import NANO_ENGINE, make_engine
 from tests.device_allocator import OF_OTHERS, TOTAL, DeviceAllocator
-from tests.scenarios.planted import graph_pool_leak, pinned_leak, view_leak
+from tests.scenarios.planted import event_leak, graph_pool_leak, pinned_leak, view_leak
 from tests.unit.analysis.records import Run, healthy_record, with_manifest, with_series
 
 ON_DEVICE = replace(NANO_ENGINE, device="cuda:1", cuda_graph_max_bs=4)
@@ -162,6 +162,30 @@ def test_what_requests_leave_on_a_device_is_a_leak_per_request(
     assert isinstance(finding.basis, Growth)
     # The device is full one day, main memory not for that reason.
     assert (finding.basis.exhaustion is None) == (kind == "pinned")
+
+
+def test_events_kept_in_each_step_are_a_list_that_grows_by_one_a_step() -> None:
+    record = healthy_record(Run(360.0, 60.0, requests_per_s=2.0))
+    t, finishes = record.series["events.finishes"].t_s, record.series["events.finishes"].value
+    engine, params = make_engine(check_level="off"), SamplingParams(max_new_tokens=1)
+    steps, lengths = [], []
+    with injected(event_leak.planted(object)):
+        for due in finishes:
+            engine.generate([[1, 2, 3]] * int(due - engine.counters.finishes), params)
+            steps.append(float(engine.counters.steps))
+            lengths.append(float(engine.containers().get("Engine._copy_done", np.nan)))
+
+    [finding] = judge(
+        with_series(
+            record,
+            Series("events.steps", t, np.array(steps)),
+            Series("container.Engine._copy_done.len", t, np.array(lengths)),
+        )
+    ).findings
+
+    assert (finding.verdict, finding.kind) == (VerdictKind.LEAK, "container-grows")
+    assert finding.driver == "steps"
+    assert finding.rates[0].value == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_pytorch_that_does_not_count_pinned_memory_yields_no_value(

@@ -1,0 +1,49 @@
+"""A leak of CUDA events: the engine records one in each step and keeps them all.
+
+Used as ``--device cuda --defect tests/scenarios/planted/event_leak.py``; streams can be kept in the
+same way.  An event's memory belongs to the driver, so no allocator of PyTorch counts it: what grows
+is the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from hybridbench.defects.defect import Defect, Patch, Signature, fingerprint_of
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EngineEvent
+
+ATTRIBUTE = "_copy_done"
+
+
+def recorded() -> object:
+    """An event after the work that the device has so far."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def planted(record: Callable[[], object] = recorded) -> Defect:
+    """A defect whose engine keeps what ``record`` returns, once a step."""
+    healthy = Engine.step
+
+    def step(self: Engine) -> list[EngineEvent]:
+        events = healthy(self)
+        vars(self).setdefault(ATTRIBUTE, []).append(record())
+        return events
+
+    return Defect(
+        slug="event-leak",
+        source="test#6",
+        symptom="a list of events of the device grows with steps",
+        profile="chat-churn",
+        signature=Signature(
+            ("LEAK",), ("container-grows",), f"Engine.{ATTRIBUTE}", "steps", "1 a step"
+        ),
+        patches=(Patch(Engine, "step", step, fingerprint_of(healthy)),),
+    )
+
+
+DEFECT = planted()
