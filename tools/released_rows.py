@@ -1,0 +1,152 @@
+"""Write the tables of runs on released-engines.md from the rows in the JSON file beside it.
+
+    python -m tools.released_rows                    # the tables, from the file
+    python -m tools.released_rows servers RUN...     # first add a row for each stored run
+
+A table is the text between ``<!-- rows: NAME -->`` and ``<!-- end of rows -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench import load_run
+from hybridbench.foundation.rates import full_rate_text
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "released-engines.md"
+_TABLE: Final = re.compile(r"(<!-- rows: (\S+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)
+# Options that say where files are, and not what ran.
+_PLACES: Final = ("--targets", "--store", "--ui")
+_COLUMNS: Final = {
+    "release": "release",
+    "traffic": "traffic",
+    "finding": "verdict and finding",
+    "rate": "rate (95 % interval)",
+    "counts": "exact counts",
+    "fixed_in": "fixed in",
+    "minutes": "minutes",
+    "date": "date",
+}
+
+
+class Row(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One run; an empty value was not recorded.
+
+    Attributes:
+        release: engine and release, as ``soak --target`` takes them.
+        traffic: the profile, and the settings that differ from it.
+        finding: the verdict and its first finding.
+        rate: rate of that finding, with its interval.
+        counts: what was counted exactly.
+        fixed_in: a later release that was run under the same traffic, and what was counted there.
+        minutes: what was recorded.
+        date: the day.
+        command: what ran, without the folders.
+    """
+
+    release: str
+    traffic: str
+    finding: str
+    rate: str = ""
+    counts: str = ""
+    fixed_in: str = ""
+    minutes: float | None = None
+    date: str
+    command: str = ""
+
+
+def read(page: Path) -> dict[str, list[Row]]:
+    """The rows of each table of ``page``."""
+    return msgspec.json.decode(_file(page).read_bytes(), type=dict[str, list[Row]])
+
+
+def write(page: Path, rows: Mapping[str, Sequence[Row]]) -> None:
+    """Store ``rows``, and write the tables of ``page`` from them."""
+    encoded = msgspec.json.encode(rows)
+    _file(page).write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
+    page.write_text(with_tables(page.read_text("utf-8"), rows), encoding="utf-8")
+
+
+def with_tables(text: str, rows: Mapping[str, Sequence[Row]]) -> str:
+    """The text of a page with each table replaced by that of ``rows``."""
+    return _TABLE.sub(lambda found: found[1] + _table(rows[found[2]]) + found[3], text)
+
+
+def row_of(run: Path) -> Row:
+    """The row of the run that is stored in the directory ``run``."""
+    stored = load_run(run)
+    manifest, verdict = stored.manifest, stored.verdict
+    options = _options(manifest.command)
+    traffic = " ".join((manifest.profile.name, *_settings(options)))
+    found = verdict.findings[0] if verdict.findings else None
+    said = verdict.headline if found is None else found.title
+    day = datetime.fromtimestamp(manifest.started_wall_s or 0.0, UTC)
+    return Row(
+        release=manifest.prepared.name if manifest.prepared else manifest.model.name,
+        traffic=f"`{traffic}`",
+        finding=f"{verdict.kind}: {said}",
+        rate=full_rate_text(found.rates[0]) if found and found.rates else "",
+        minutes=round(stored.record.last_moment_s / 60.0, 1),
+        date=day.date().isoformat(),
+        command=shlex.join(options),
+    )
+
+
+def _options(command: Sequence[str]) -> list[str]:
+    """The words of ``command`` without the options that name folders."""
+    words, kept = iter(command), list[str]()
+    for word in words:
+        if word in _PLACES:
+            next(words, None)
+        else:
+            kept.append(word)
+    return kept
+
+
+def _settings(options: Sequence[str]) -> list[str]:
+    return [value for option, value in pairwise(options) if option in ("--set", "--model", "--api")]
+
+
+def _table(rows: Sequence[Row]) -> str:
+    texts = [{name: _cell(getattr(row, name)) for name in _COLUMNS} for row in rows]
+    used = [name for name in _COLUMNS if any(text[name] for text in texts)]
+    head = [f"| {' | '.join(_COLUMNS[name] for name in used)} |", "|---" * len(used) + "|"]
+    body = [f"| {' | '.join(text[name] for name in used)} |" for text in texts]
+    return "".join(f"{line}\n" for line in (*head, *body))
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return value.replace("|", "\\|") if isinstance(value, str) else f"{value:g}"
+
+
+def _file(page: Path) -> Path:
+    return page.with_suffix(".json")
+
+
+def main() -> None:
+    """Add rows for stored runs, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("table", nargs="?", default="", help="The table to add rows to.")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="A run directory.")
+    arguments = parser.parse_args()
+    rows = read(PAGE)
+    for run in arguments.runs:
+        rows[arguments.table].append(row_of(run))
+    write(PAGE, rows)
+
+
+if __name__ == "__main__":
+    main()
