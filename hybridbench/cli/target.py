@@ -49,11 +49,14 @@ def prepare(
     configuration says; what cannot be had is refused before anything large is fetched.
     """
     # Imported here: `--help` should not wait for it.
+    from hybridbench.targets.driven import driven_release
     from hybridbench.targets.engines.catalog import named_engine
     from hybridbench.targets.prepare import prepare as prepare_target
     from hybridbench.targets.prepared import disk_bytes
 
     engine, release = named_engine(target)
+    if engine.releases:
+        driven_release(target)
     root = targets_root(directory)
     ready = prepare_target(engine, release, root, os.environ, lambda line: echo(line, err=True))
     folder = root / f"{engine.name}-{release}"

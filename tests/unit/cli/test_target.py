@@ -69,3 +69,14 @@ def test_what_is_not_prepared_is_not_removed(
     assert done.returncode == 2
     assert done.stderr.endswith(f"{hint}\n")
     assert (root / "photos").is_dir()
+
+
+def test_a_release_whose_classes_cannot_be_driven_is_refused_before_anything_is_fetched(
+    hybridbench: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridbench.targets.prepare.prepare", lambda *_: pytest.fail("prepared"))
+
+    done = hybridbench("target", "prepare", "vllm-core==0.19.1", "--targets", str(tmp_path))
+
+    assert done.returncode == 2
+    assert done.stderr.endswith("0.32.0; 0.19.1 is not among them.\n")
