@@ -38,6 +38,7 @@ _SINGULAR: Mapping[str, str] = {
     "retract_retries": "retry after a retract",
     "session_retries": "retry of a retracted turn",
     "session_tail_frees": "tail of a session",
+    "prompt_tokens_cached": "cached prompt token",  # llama.cpp, vLLM
 }
 
 

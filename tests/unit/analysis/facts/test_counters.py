@@ -25,6 +25,7 @@ def test_events_have_names_that_a_reader_knows() -> None:
     assert singular("events.nodes_evicted") == "evicted node"
     assert singular("finishes") == "request"
     assert singular("node_splits") == "node split"
+    assert singular("scraped.vllm:prompt_tokens_cached_total") == "cached prompt token"
 
 
 @pytest.mark.parametrize(
