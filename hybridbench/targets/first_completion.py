@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,13 @@ from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.prepared_server import free_port
 from hybridbench.targets.readiness import NotReadyError, OtherServerError, completion
-from hybridbench.targets.stderr_file import StderrFile
+from hybridbench.targets.stderr_file import FILE_BYTES_MAX, StderrFile
 
 _ASK_EVERY_S: Final = 0.5
 _END_WITHIN_S: Final = 30.0
 _SHOWN_LINES: Final = 5
+# The last line of a traceback, also with a logger's prefix that ends in a bracket.
+_EXCEPTION: Final = re.compile(r"(?:^|[\])] )((?:\w+\.)*[A-Z]\w*(?:Error|Exception): .+)$")
 
 
 def try_server(
@@ -28,7 +31,8 @@ def try_server(
 
     Raises:
         ConfigError: it cannot be started.
-        WorkerFailedError: it ended, or gave no answer within ``patience_s``; shows its last lines.
+        WorkerFailedError: it ended, or gave no answer within ``patience_s``; shows its errors, or
+            its last lines.
     """
     port, begun_s = free_port(), time.monotonic()
     log.unlink(missing_ok=True)
@@ -56,8 +60,19 @@ def _completes(url: str) -> bool:
 
 
 def _failure(command: Sequence[str], what: str, log: Path) -> WorkerFailedError:
-    last = " | ".join(line.strip() for line in StderrFile(log).tail(_SHOWN_LINES) if line.strip())
     return WorkerFailedError(
-        f"{command[0]} {what} and served no completion; its last lines, of {log}: {last}",
+        f"{command[0]} {what} and served no completion; {_reason(log)}",
         code=ErrorCode.WORKER_NOT_STARTED,
     )
+
+
+def _reason(log: Path) -> str:
+    """The first and the last exception of ``log``, as what a server says at its end is often about
+    the end itself; the last lines if there is none.
+    """
+    lines = [line.strip() for line in StderrFile(log).tail(FILE_BYTES_MAX, FILE_BYTES_MAX)]
+    raised = [found[1] for found in map(_EXCEPTION.search, lines) if found]
+    if raised:
+        return f"its errors, of {log}: {' | '.join(dict.fromkeys((raised[0], raised[-1])))}"
+    last = [line for line in lines[-_SHOWN_LINES:] if line]
+    return f"its last lines, of {log}: {' | '.join(last)}"

@@ -21,6 +21,14 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 open("child.pid", "w").write(str(child.pid))
 sys.modules["tensors"] = sys
 """
+# As vLLM ends: what failed, what that led to, and much about the end of the process.
+RAISED = """
+print("WARNING errors like `OSError: [Errno 24] Too many open files` are possible")
+print("(Worker pid=7) ERROR [executor.py:1018] RuntimeError: initial_state dtype mismatch")
+print("(APIServer pid=5) ERROR [async_llm.py:724] vllm.v1.EngineDeadError: see above")
+for number in range(20):
+    print("nanobind: leaked 64 types!")
+"""
 SILENT = "import signal\nprint('loading weights', flush=True)\nsignal.pause()\n"
 
 
@@ -51,10 +59,16 @@ def test_a_server_that_answers_is_ended_with_its_children(tmp_path: Path) -> Non
             60.0,
             r"ended with exit code 1 .*no such kernel",
         ),
+        (
+            RAISED,
+            60.0,
+            r"errors, of .*log: RuntimeError: initial_state dtype mismatch \| "
+            r"vllm\.v1\.EngineDeadError: see above$",
+        ),
         (SILENT, 2.0, r"answered nothing in \d+s .*loading weights"),
     ],
 )
-def test_a_server_that_does_not_is_named_with_its_last_lines(
+def test_a_server_that_does_not_is_named_with_its_errors_or_its_last_lines(
     tmp_path: Path, code: str, patience_s: float, words: str
 ) -> None:
     command = [sys.executable, "-c", code]
