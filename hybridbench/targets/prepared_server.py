@@ -48,7 +48,14 @@ def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
     """
     engine, release = named_engine(text)
     script = _script(engine, model)
-    folder, _ = ready_target(engine.name, release, root)
+    folder, ready = ready_target(engine.name, release, root)
+    if script not in ready.servers:
+        raise UsageError(
+            f"{model}: {ready.name} served no completion with this checkpoint when it was "
+            f"prepared; {folder / f'{script}.log'} says why.",
+            code=ErrorCode.UNKNOWN_NAME,
+            option="--model",
+        )
     return PreparedServer((str(Layout(folder).servers / script),), engine.context_len)
 
 

@@ -235,7 +235,7 @@ def test_two_prepared_servers_are_soaked_under_one_schedule(tmp_path: Path) -> N
     for release in ("1.0", "1.1"):
         folder = targets / f"vllm-{release}"
         (folder / "bin").mkdir(parents=True)
-        save(folder, PreparedTarget(engine="vllm", release=release))
+        save(folder, PreparedTarget(engine="vllm", release=release, servers=("serve",)))
         script = folder / "bin" / "serve"
         # It gets --port and a number, and takes the number.
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {SERVER} "$2"\n')

@@ -101,7 +101,8 @@ def test_servers_are_soaked_once_each_and_the_good_one_is_not_soaked_again(
         del others
         folder = root / f"{engine.name}-{release}"
         folder.mkdir(parents=True, exist_ok=True)
-        save(folder, PreparedTarget(engine=engine.name, release=release))
+        servers = tuple(engine.servers)
+        save(folder, PreparedTarget(engine=engine.name, release=release, servers=servers))
 
     def run_watched(plan: WatchPlan) -> SoakOutcome:
         release = plan.target[0].split("vllm-")[1].split("/")[0]

@@ -12,6 +12,7 @@ from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.options import GcMode
 from hybridbench.foundation.errors import UsageError
 from hybridbench.records.prepared import PreparedTarget
+from hybridbench.targets.engines.catalog import ENGINES
 from hybridbench.targets.prepared import save
 
 
@@ -45,7 +46,9 @@ def test_one_sentence_says_what_cannot_be_compared(
 ) -> None:
     folder = tmp_path / "vllm-1.0"
     folder.mkdir()
-    save(folder, PreparedTarget(engine="vllm", release="1.0"))
+    save(
+        folder, PreparedTarget(engine="vllm", release="1.0", servers=tuple(ENGINES["vllm"].servers))
+    )
     asked = replace(CompareOptions(targets=tmp_path, store=tmp_path / "store"), **options)
 
     with pytest.raises(UsageError, match=refusal):

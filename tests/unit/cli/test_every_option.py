@@ -407,7 +407,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for engine, release in releases:
         target = here / "targets" / f"{engine}-{release}"
         target.mkdir(parents=True)
-        entry = f'{{"engine": "{engine}", "release": "{release}"}}'
+        entry = f'{{"engine": "{engine}", "release": "{release}", "servers": ["serve"]}}'
         (target / "target.json").write_text(entry)
     (here / UNTIMED).write_text("".join(f"{100_000 + t % 7}\n" for t in range(120)))
     return here

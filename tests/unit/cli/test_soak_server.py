@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,10 +173,24 @@ def test_every_checkpoint_of_an_engine_has_its_start_script(engine: Engine) -> N
     assert not engine.servers or engine.context_len > 0
 
 
-def save_target(root: Path, engine: str, release: str) -> None:
+def test_a_checkpoint_that_the_release_did_not_serve_is_refused_with_its_log(
+    tmp_path: Path,
+) -> None:
+    save_target(tmp_path, "vllm", "0.27.0", servers=("serve",))
+
+    of_prepared("vllm==0.27.0", tmp_path, PLAIN, TARGET)
+    with pytest.raises(
+        UsageError, match=r"vllm==0\.27\.0 served no .*vllm-0\.27\.0/serve-hybrid\.log"
+    ):
+        of_prepared("vllm==0.27.0", tmp_path, replace(PLAIN, model="qwen3-next"), TARGET)
+
+
+def save_target(
+    root: Path, engine: str, release: str, servers: Sequence[str] = ("serve", "serve-hybrid")
+) -> None:
     folder = root / f"{engine}-{release}"
     folder.mkdir()
-    save(folder, PreparedTarget(engine=engine, release=release))
+    save(folder, PreparedTarget(engine=engine, release=release, servers=tuple(servers)))
 
 
 def test_text_has_no_vocabulary() -> None:

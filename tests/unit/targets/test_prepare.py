@@ -295,6 +295,26 @@ def test_two_processes_do_not_prepare_one_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("copied_environments")
+def test_a_checkpoint_that_a_release_cannot_serve_is_left_out_and_the_others_are_ready(
+    tiny: Prepared, tmp_path: Path
+) -> None:
+    hybrid = "#!/bin/sh\necho 'worker: KeyError: no such kernel' >&2\nexit 3\n"
+    servers = {**TINY.servers, "serve-hybrid": hybrid}
+    lines: list[str] = []
+
+    ready = prepare(replace(TINY, servers=servers), "1.0", tmp_path, tiny.environment, lines.append)
+
+    assert ready.servers == ("serve",)
+    assert [path.name for path in (tmp_path / "tiny-1.0" / "bin").iterdir()] == ["serve"]
+    assert "KeyError: no such kernel" in lines[-1]
+    with pytest.raises(WorkerFailedError, match="serve-hybrid ended with exit code 3"):
+        prepare(
+            replace(OTHER, servers={"serve-hybrid": hybrid}), "1.0", tmp_path, tiny.environment,
+            ignore,
+        )  # fmt: skip
+
+
+@pytest.mark.usefixtures("copied_environments")
 def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imported(
     tmp_path: Path,
 ) -> None:
