@@ -320,6 +320,9 @@ _POOL_LEAK: Final = "ValueError: token_to_kv_pool_allocator memory leak detected
 
 CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "a watched server that serves nothing": _watched_in_vain,
+    "a server that fails what it is asked": lambda: with_series(
+        _short(), Series("events.requests_failed.500", _T, 20.0 * _T)
+    ),
     "a load client that is late": lambda: late_client(_short(), 0.5, 0.2),
     "healthy": lambda: healthy_record(Run()),
     # At idle checkpoints.

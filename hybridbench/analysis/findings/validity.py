@@ -54,6 +54,7 @@ _SWAP_SHARE = 0.01  # of the process's memory
 _SWAP_LEAST = 16 * 2.0**20
 
 STEPS = "events.finishes"
+_FAILED = "events.requests_failed."
 _STEAL = "host_steal_s"
 
 # Shares and lengths within the judged window.
@@ -172,6 +173,36 @@ class NothingServed(_Void, frozen=True, kw_only=True):
         if self.counter == BUNDLED_DRIVERS.requests:
             return "Look at the counts of refused and failed requests, and at the server's log."
         return "Look at what the load tool says: run its command by hand while the target serves."
+
+
+class MostlyFailed(_Void, frozen=True, kw_only=True):
+    """The server failed more requests than it answered; refusals are not failures.
+
+    Attributes:
+        answered: requests answered to their end in the judged window.
+        failed: those that failed there, by kind: a status, ``error-in-answer``, ``cut-off``.
+    """
+
+    kind: ClassVar[str] = "mostly-failed"
+    meaning: ClassVar[str] = "More requests of the load client failed than were answered."
+
+    answered: int
+    failed: Mapping[str, int]
+
+    def words(self, found: Finding) -> Words:
+        were = "was" if self.answered == 1 else "were"
+        failed = times(sum(self.failed.values()), "request")
+        return Words(
+            f"{failed} failed in the judged window, and only {self.answered:,} {were} answered",
+            evidence=tuple(f"{kind}: {count:,}" for kind, count in self.failed.items()),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Read the server's log, and send it one such request by hand: the answer has its "
+            "message. If only some requests fail, remove these from the profile."
+        )
 
 
 class ClientLate(_Void, frozen=True, kw_only=True):
@@ -386,6 +417,7 @@ def validity_findings(facts: Facts) -> list[Finding]:
         found.extend(_interference(record, window))
         if facts.last.last_event(WorkloadFailed) is None:  # that failure would explain it
             found.extend(_nothing_served(record, window))
+            found.extend(_mostly_failed(record, window))
     if facts.ended_early:
         return found
     if not record.manifest.sees_memory:
@@ -427,6 +459,22 @@ def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
     if inside.size > 1 and inside[-1] <= inside[0]:
         basis = NothingServed(counter=name, judged_s=window.duration_s)
         yield _invalid(basis, "traffic")
+
+
+def _mostly_failed(record: RunRecord, window: Window) -> Iterable[Finding]:
+    """Yield at most one finding, for requests of our load client."""
+    rises = {
+        name: _rise(one, window) for name, one in record.series.items() if name.startswith(_FAILED)
+    }
+    failed = {name.removeprefix(_FAILED): rise for name, rise in rises.items() if rise}
+    answered = _rise(record.series[STEPS], window) if STEPS in record.series else 0
+    if sum(failed.values()) > answered:
+        yield _invalid(MostlyFailed(answered=answered, failed=failed), "traffic")
+
+
+def _rise(counter: Series, window: Window) -> int:
+    inside = counter.between(window.start_s, window.end_s).value
+    return int(inside[-1] - inside[0]) if inside.size else 0
 
 
 def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:

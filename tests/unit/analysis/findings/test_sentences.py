@@ -960,6 +960,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=("requests_total did not rise",),
         ),
     ),
+    "most requests failed": (
+        found("mostly-failed", {"answered": 287, "failed": {"500": 10, "error-in-answer": 910}}),
+        Words(
+            "920 requests failed in the judged window, and only 287 were answered",
+            evidence=("500: 10", "error-in-answer: 910"),
+        ),
+    ),
     "a late client": (
         found("client-late", {"late_s": 1.25, "cpu_share": 0.97}),
         Words(

@@ -95,6 +95,22 @@ def test_a_watched_target_that_served_nothing_proves_nothing_unless_its_load_fai
     assert judge(failed).headline.startswith("the load command failed")
 
 
+@pytest.mark.parametrize(("failed", "is_told"), [(1.1, True), (0.9, False)])
+def test_a_server_that_fails_more_requests_than_it_answers_was_not_tested(
+    failed: float, is_told: bool
+) -> None:
+    """llama.cpp of July 2026 ended three in four streams with an error of its own."""
+    record = healthy_record(RUN)
+    answered = record.series["events.finishes"]
+    in_answer = replace(
+        answered, name="events.requests_failed.error-in-answer", value=answered.value * failed
+    )
+
+    run = with_series(record, in_answer)
+
+    assert kinds(run) == (["mostly-failed"] if is_told else [])
+
+
 @pytest.mark.parametrize(
     ("late_s", "cpu_share", "is_told"),
     [(0.5, 0.1, True), (0.09, 0.1, False), (0.015, 0.1, False), (0.0, 0.97, True)],
