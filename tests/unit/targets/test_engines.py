@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -97,6 +99,22 @@ def test_the_prompt_cache_of_llamacpp_fills_in_minutes_unless_the_user_sets_its_
     words = ENGINES["llamacpp"].servers["serve"].split()
 
     assert words[-3:] == ["--cache-ram", "64", '"$@"']
+
+
+def test_the_random_model_of_llamacpp_writes_nothing_but_ascii(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Random bytes are rarely UTF-8, which releases before September 2026 answer with an error."""
+    monkeypatch.setitem(sys.modules, "gguf", ModuleType("gguf"))
+    tokens = runpy.run_path(str(INSIDE / "make_gguf.py"))["alphabet"]()
+
+    # As GPT-2's tokenizer writes the bytes up to the space, and the one after the tilde.
+    hidden = {chr(256 + place): chr(byte) for place, byte in enumerate([*range(33), 127])}
+    written = ["".join(hidden.get(one, one) for one in token) for token in tokens]
+
+    assert written[:128] == [chr(byte) for byte in range(128)]
+    assert len(set(tokens)) == 256
+    assert all(text.isascii() for text in written)
 
 
 @each

@@ -1,4 +1,4 @@
-"""Make a tiny random Llama in GGUF with a byte-level tokenizer: ``tiny.gguf`` in FOLDER.
+"""Make a tiny random Llama in GGUF with a tokenizer of ASCII characters: ``tiny.gguf`` in FOLDER.
 
 Usage: make_gguf.py FOLDER
 """
@@ -6,7 +6,9 @@ Usage: make_gguf.py FOLDER
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
 
 import gguf
 import numpy as np
@@ -19,20 +21,23 @@ _TEMPLATE = (
 _NORMAL, _CONTROL = 1, 3
 
 
-def byte_alphabet() -> list[str]:
-    """Return the character for each byte, as in GPT-2's tokenizer."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    characters = dict(zip(shown, map(chr, shown), strict=True))
-    characters |= {byte: chr(256 + place) for place, byte in enumerate(hidden)}
-    return [characters[byte] for byte in range(256)]
+def alphabet() -> list[str]:
+    """Return 256 tokens: each ASCII character, as GPT-2's tokenizer writes it, and pairs of letters
+    instead of further bytes.  Random bytes are not UTF-8, and releases before September 2026 end
+    such an answer with an error.
+    """
+    shown = range(33, 127)
+    hidden = iter(range(256, 512))
+    characters = [chr(byte if byte in shown else next(hidden)) for byte in range(128)]
+    pairs = (first + second for first in ascii_lowercase for second in ascii_uppercase)
+    return [*characters, *islice(pairs, 128)]
 
 
 def main(path: Path) -> None:
     """Write the model to ``path``."""
     random = np.random.default_rng(0)
     # The format requires at least one merge, and so a token of two characters.
-    normal = [*byte_alphabet(), "ab"]
+    normal = [*alphabet(), "ab"]
     control = ["<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"]
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
