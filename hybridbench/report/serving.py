@@ -77,7 +77,7 @@ def serving_table(verdict: Verdict) -> Table:
     note = "n: requests finished (rates"
     if timed:
         note += ", end-to-end), first tokens (TTFT), gaps between tokens (ITL"
-    note += "), requests ended (errors, aborts), admissions (hit rate)."
+    note += "), requests ended (errors, aborts), admissions (hit rate). Errors include refusals."
     if any(result.name == "late_ms" for result in verdict.serving):
         note += " Latencies count from when a request was to be sent."
     if timed:

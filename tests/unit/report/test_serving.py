@@ -33,7 +33,7 @@ def test_a_row_has_the_mean_the_percentiles_and_what_it_rests_on() -> None:
 def test_every_report_of_a_run_ends_with_the_table(name: str) -> None:
     text = FORMATS[name](build_document(RECORD, VERDICT))
 
-    for cell in ("Serving", "TTFT (ms)", "137,000", "43.2%"):
+    for cell in ("Serving", "TTFT (ms)", "137,000", "43.2%", "include refusals"):
         assert cell in text
 
 
