@@ -30,6 +30,8 @@ _NONE_FOUND = re.compile(
     re.DOTALL,
 )
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions")
+# As when the METADATA of a source distribution cannot be made: what failed, and of which.
+_FAILED_STEP = re.compile("\N{MULTIPLICATION SIGN} (.+?)[.]?\n╰─> (.+)")
 _AVAILABLE = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
 _SHOWN_VERSIONS: Final = 6
 
@@ -211,10 +213,18 @@ class Pip:
         return done
 
     def _failure(self, output: str, remedy: str = "") -> ConfigError:
-        errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
-        reason = (errors or output.splitlines() or ["it printed nothing"])[0]
         advice = f"; {remedy}" if remedy else ""
-        return ConfigError(f"pip failed: {reason.removeprefix('ERROR:').strip()}{advice}.")
+        return ConfigError(f"pip failed: {_reason(output)}{advice}.")
+
+
+def _reason(output: str) -> str:
+    """Return the line of pip's output that says what went wrong, without its final stop."""
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")]
+    steps = [f"{what}: {which}" for what, which in _FAILED_STEP.findall(output)]
+    others = [line for line in lines if line and not line.startswith("WARNING:")]
+    reason = (errors or steps[-1:] or others[-1:] or ["it printed nothing"])[0]
+    return reason.strip().rstrip(".")
 
 
 def without(requirements: Sequence[str], names: Collection[str]) -> list[str]:

@@ -33,6 +33,22 @@ from hybridbench.targets.prepared import (
 )
 from tests.unit.targets.tiny_index import OTHER, TINY, make_index, make_wheel, offline
 
+# Of a distribution whose METADATA is made by a program that wants to fetch the real wheel itself.
+PLACEHOLDER = """\
+WARNING: pip is using lazily downloaded wheels
+  error: subprocess-exited-with-error
+  \N{MULTIPLICATION SIGN} python setup.py egg_info did not run successfully.
+  │ exit code: 1
+  ╰─> [30 lines of output]
+      no placeholder
+      [end of output]
+error: metadata-generation-failed
+\N{MULTIPLICATION SIGN} Encountered error while generating package metadata.
+╰─> cuda-tile
+
+note: This is an issue with the package mentioned above, not pip.
+"""
+
 
 class Prepared:
     """One target that was prepared, for all tests that leave it as it is."""
@@ -185,6 +201,33 @@ def test_requirements_that_cannot_be_met_are_named_in_a_sentence(
     assert refused.value.code == code
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            PLACEHOLDER,
+            "Encountered error while generating package metadata: cuda-tile",
+        ),
+        (
+            "WARNING: is ignored\nERROR: No space left on device.\nhint: x",
+            "No space left on device",
+        ),
+        ("WARNING: is ignored\nTraceback\nRuntimeError: no network\n", "RuntimeError: no network"),
+        ("", "it printed nothing"),
+    ],
+)
+def test_a_failure_of_pip_is_told_by_the_line_that_says_why(
+    pip: Pip, output: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = subprocess.CompletedProcess[str]([], 1, "", output)
+    monkeypatch.setattr(Pip, "_run", lambda *_, **__: failed)
+
+    with pytest.raises(ConfigError) as refused:
+        pip.plan(["tiny"], needed_by="tiny 1")
+
+    assert str(refused.value) == f"pip failed: {reason}."
 
 
 def test_the_releases_that_pip_finds_are_listed_from_the_oldest(tiny: Prepared) -> None:
