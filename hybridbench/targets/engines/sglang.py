@@ -27,11 +27,11 @@ _STUBS = "sglang_cpu_stubs"
 # By canonical name; SGLang's imports of these are stubbed.
 _NEEDS_GPU = frozenset(
     {
-        "av", "cuda-python", "decord2", "deepseek-recipe", "flash-attn-4",
+        "av", "cuda-python", "cuda-tile", "decord2", "deepseek-recipe", "flash-attn-4",
         "flashinfer-python", "humming-kernels", "kernels", "nvidia-cutlass-dsl",
         "nvidia-mathdx", "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep", "sgl-deep-gemm",
         "sgl-flash-mla", "sglang-kernel", "smg-grpc-servicer", "tilelang", "tml-renderers",
-        "torch-memory-saver", "torchaudio", "torchcodec",
+        "tokenspeed-mla", "torch-memory-saver", "torchaudio", "torchcodec",
     }
 )  # fmt: skip
 
