@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from hybridbench import load_run
+from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.rates import full_rate_text
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "released-engines.md"
 _TABLE: Final = re.compile(r"(<!-- rows: (\S+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)
+_STRAY: Final = re.compile(r"instances\..+\.stray")
+_MISSING: Final = re.compile(r"pool\..+\.residual")
 # Options that say where files are, and not what ran.
 _PLACES: Final = ("--targets", "--store", "--ui")
 _COLUMNS: Final = {
@@ -97,10 +101,24 @@ def row_of(run: Path) -> Row:
         traffic=f"`{traffic}`",
         finding=f"{verdict.kind}: {said}",
         rate=full_rate_text(found.rates[0]) if found and found.rates else "",
+        counts=_counts(stored.record),
         minutes=round(stored.record.last_moment_s / 60.0, 1),
         date=day.date().isoformat(),
         command=shlex.join(options),
     )
+
+
+def _counts(record: RunRecord) -> str:
+    """What was counted in classes that were driven; "" of a server."""
+    strays = [one.value for name, one in record.series.items() if _STRAY.fullmatch(name)]
+    missing = [one.value for name, one in record.series.items() if _MISSING.fullmatch(name)]
+    if not strays:
+        return ""
+    over = int(np.any(np.array(strays) > 0.0, axis=0).sum())
+    found = f"objects beyond those held in {over} of" if over else "zero in"
+    most = max((float(value.max()) for value in missing), default=0.0)
+    slots = f"at most {most:,.0f} slots missing" if most else "no slot missing"
+    return f"{found} {len(strays[0])} heap scans, {slots}"
 
 
 def _options(command: Sequence[str]) -> list[str]:

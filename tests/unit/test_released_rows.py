@@ -85,6 +85,7 @@ def test_the_row_of_a_run_has_its_first_finding_and_a_command_without_folders(ru
     assert row.traffic == f"`{record.manifest.profile.name} a.b=1 m`"
     assert row.finding == f"LEAK: {found.title}"
     assert row.rate == "+0.984 nodes per evicted node (95% interval +0.961 to +1.01)"
+    assert row.counts == "objects beyond those held in 50 of 51 heap scans, no slot missing"
     assert (row.minutes, row.date) == (8.6, "2026-11-27")
     assert row.command == "hybridbench soak --set a.b=1 --model m --extend 0"
 
