@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hybridbench.engine.models.step import DecodeInputs
 from hybridbench.foundation.clock import FakeClock
-from hybridbench.foundation.engine_config import HiCache, NewTokenRatio
+from hybridbench.foundation.engine_config import HiCache, HiCacheStorage, NewTokenRatio
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,
@@ -28,6 +28,7 @@ from tests.builders import (
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
 from tests.graph_recorder import EagerRecorder
+from tests.host_transfers import ChosenStorageIO, ChosenTransfers
 from tests.session_programs import SessionProgram
 
 GRAPHS: dict[str, Any] = {"cuda_graph_max_bs": 4, "max_running_requests": 6}
@@ -49,6 +50,14 @@ ENGINES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         {**TRACKING, "page_size": 16, "kv_tokens": 384, "enable_overlap_schedule": True},
     ),
     "attention in pages": (attention_model, {"page_size": 16, "kv_tokens": 320}),
+    "attention with storage": (
+        attention_model,
+        {
+            "kv_tokens": 180,
+            "hicache": HiCache(ratio=0.5),
+            "hicache_storage": HiCacheStorage(ratio=6.0, prefetch_threshold=4),
+        },
+    ),
     "windows in pages, overlapped": (
         window_model,
         {
@@ -74,6 +83,7 @@ ENGINES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 # What an engine of that name is there for.
 EVENTS = {
+    "attention with storage": ("storage_prefetched_tokens",),
     "hybrid with a host tier": ("host_load_backs",),
     "hybrid with drafts": ("drafts_accepted", "draft_tails"),
 }
@@ -82,8 +92,11 @@ EVENTS = {
 def make_program(name: str, seed: int, *, sessions: bool = False) -> EngineProgram:
     make_model, changes = ENGINES[name]
     model, clock = make_model(), FakeClock()
-    recorder = EagerRecorder()
-    engine = make_engine(clock=clock, model=model, recorder=recorder, **{**GRAPHS, **changes})
+    # Copies and storage that take a fixed number of polls, so that a program has one outcome.
+    paced: dict[str, Any] = {"recorder": EagerRecorder(), "transfers": ChosenTransfers()}
+    if "hicache_storage" in changes:
+        paced["storage_io"] = ChosenStorageIO()
+    engine = make_engine(clock=clock, model=model, **{**GRAPHS, **paced, **changes})
     assert engine.graphs_note == (
         "decode steps of up to 4 requests replay CUDA graphs, whose memory pool takes 3.00 KiB"
     )
