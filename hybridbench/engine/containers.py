@@ -11,7 +11,8 @@ from typing import Final
 # Fewer entries than this may be anything; a container that is never emptied soon has more.
 _LONG: Final = 100
 _CONTAINERS: Final = list | dict | set | deque
-# Objects that come and go, and lists of these that ``Engine.containers`` counts as tree nodes.
+# Objects that come and go, and lists of these that ``Engine.containers`` counts as tree nodes, with
+# their subclasses.
 _PASSING: Final = frozenset(
     {
         "FullLRUList",
@@ -23,6 +24,17 @@ _PASSING: Final = frozenset(
         "ScheduleBatch",
         "StepOutcome",
         "TreeNode",
+    }
+)
+
+# An entry for each free slot, page or cached block of a pool: they grow until it is full, or empty.
+_BOUNDED: Final = frozenset(
+    {
+        "HiCacheMemory._free",
+        "HiCacheMemory._page_of",
+        "KvEventRecorder._blocks",
+        "MambaSlotAllocator.free_slots",
+        "SlotAllocator.free_slots",
     }
 )
 
@@ -40,12 +52,12 @@ def long_containers(root: object) -> dict[str, int]:
         for name, value in vars(holder).items():
             kind = type(value)
             if isinstance(value, _CONTAINERS):
-                if len(value) >= _LONG:
-                    where = f"{type(holder).__name__}.{name}"
+                where = f"{type(holder).__name__}.{name}"
+                if len(value) >= _LONG and where not in _BOUNDED:
                     lengths[where] = max(len(value), lengths.get(where, 0))
             elif (
                 kind.__module__.startswith(package)
-                and kind.__name__ not in _PASSING
+                and _PASSING.isdisjoint(base.__name__ for base in kind.__mro__)
                 and kind.__dictoffset__
                 and id(value) not in seen
             ):

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from hybridbench.analysis.drivers.search import Driver
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings.containers import container_findings
+from hybridbench.analysis.findings.containers import _whole, container_findings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.verdict import Finding, VerdictKind
@@ -216,3 +217,20 @@ def test_a_list_that_only_grows_is_counted_whatever_the_load_does(seed: int) -> 
     assert finding.driven is not None
     assert finding.driven.exact
     assert finding.data["last"] == finishes.value[-1]
+
+
+@pytest.mark.parametrize(
+    ("lower", "per_event", "upper", "whole"),
+    [
+        (2.28, 2.70, 3.12, False),  # pages of a store that fills
+        (0.95, 1.02, 1.09, True),
+        (0.31, 0.40, 0.49, False),
+        (1.20, 1.30, 1.40, False),
+    ],
+)
+def test_a_wide_interval_contains_a_whole_number_by_accident(
+    lower: float, per_event: float, upper: float, whole: bool
+) -> None:
+    driver = Driver("finishes", per_event, lower, upper, events=300.0, rise=800.0, covered=1.0)
+
+    assert _whole(driver) == whole
