@@ -71,7 +71,7 @@ DEFECT = Defect(
         per="steps",
         duration_s=600.0,
     ),
-    patches=(Patch(Engine, "step", step, fingerprint="ec3daf5d2eaa"),),
+    patches=(Patch(Engine, "step", step, fingerprint="0110dca85ba2"),),
     truth=TRUTH,
     role=Role.PLANTED,
 )
