@@ -137,7 +137,8 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
     if samples.t_s.size < MIN_SAMPLES:
         raise ValueError(f"{samples.t_s.size} samples are too few; {MIN_SAMPLES} are needed")
     opts = options or Options()
-    found = _estimate(samples, opts)
+    whole = _blocks_of(samples, opts)
+    found = _estimate(samples, whole, opts)
     load = samples.load
     if (
         found.leak
@@ -146,7 +147,6 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
     ):
         return replace(found, leak=False, reason="load-climbs")
     # The estimate may rest on the later half, in which the earlier part of a swing is missing.
-    whole = make_blocks(samples.t_s, _without_load(samples), opts.quantile, opts.max_blocks)
     if found.leak:
         return replace(found, leak=False, reason="one-cycle") if rises_again(whole) else found
     per_window = (found.blocks.end_s - found.blocks.start_s) / (whole.end_s - whole.start_s)
@@ -168,12 +168,14 @@ def _readable(samples: Samples) -> Samples:
     )
 
 
-def _estimate(samples: Samples, opts: Options) -> Estimate:
-    value = _without_load(samples)
-    blocks = make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
+def _blocks_of(samples: Samples, opts: Options) -> Blocks:
+    return make_blocks(samples.t_s, _without_load(samples), opts.quantile, opts.max_blocks)
+
+
+def _estimate(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
     if not np.ptp(blocks.value):
         return _constant(blocks)
-    sawtooth = find_sawtooth(samples.t_s, value)
+    sawtooth = find_sawtooth(samples.t_s, _without_load(samples))
     by_troughs = None
     if sawtooth is not None and sawtooth.fall.size >= 2:
         by_troughs = _from_troughs(samples, sawtooth, blocks, opts)
@@ -333,7 +335,7 @@ def _from_later_half(
         [work[late] for work in samples.works],
         None if samples.load is None else samples.load[late],
     )
-    blocks = make_blocks(part.t_s, _without_load(part), opts.quantile, opts.max_blocks)
+    blocks = _blocks_of(part, opts)
     if not np.ptp(blocks.value):
         return whole
     late_sawtooth = find_sawtooth(part.t_s, part.value)
@@ -420,9 +422,9 @@ def _from_troughs(
         # points.
         fewer = min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS)
         works = [np.interp(t, samples.t_s, work) for work in samples.works]
-        return _estimate(
-            Samples(t, y, works), replace(opts, max_steps=fewer, quantile=COUNT_QUANTILE)
-        )
+        troughs = Samples(t, y, works)
+        opts = replace(opts, max_steps=fewer, quantile=COUNT_QUANTILE)
+        return _estimate(troughs, _blocks_of(troughs, opts), opts)
     x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
     slope, se, line = straight_line(x, y)
     se = float(np.hypot(se, sawtooth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
