@@ -83,7 +83,8 @@ def growth_of_lows(blocks: Blocks) -> float:
 
 def _lasts(level: FloatArray, peak: int, least: float) -> bool:
     """Whether the level stays above ``least`` around the peak, longer than a spike does."""
-    low = np.flatnonzero(level < least)
+    # At the resolution of a float, ``least`` may be one of the lows.
+    low = np.flatnonzero(level <= least)
     start, end = low[low < peak], low[low > peak]
     return bool(end[0] - start[-1] > _LASTS * level.size)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, MAX_BLOCKS, make_blocks
+from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, MAX_BLOCKS, Blocks, make_blocks
 from hybridbench.analysis.trend.estimate import Options, Samples, estimate
 from hybridbench.analysis.trend.gls import Problem
 from hybridbench.analysis.trend.nuisance import find_swing
@@ -124,3 +124,12 @@ def test_growth_between_the_lows_of_one_cycle(shape: FloatArray, grows: float) -
     blocks = make_blocks(1e5 * SHARE, value, BYTES_QUANTILE, MAX_BLOCKS)
 
     assert growth_of_lows(blocks) == pytest.approx(grows, abs=30.0)
+
+
+@pytest.mark.parametrize("level", [1e15, 1e16])
+def test_a_swing_of_the_last_bit_is_judged(level: float) -> None:
+    value = np.full(80, level)
+    value[20:60] = np.nextafter(level, np.inf)
+    t_s = np.arange(80.0)
+
+    assert growth_of_lows(Blocks(t_s, value, t_s, 0.0, 79.0)) == 0.0
