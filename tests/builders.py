@@ -26,6 +26,7 @@ from hybridbench.engine.speculative.drafter import Drafter
 from hybridbench.foundation.clock import Clock, FakeClock
 from hybridbench.foundation.engine_config import EngineConfig
 from tests.digest_model import DigestModel
+from tests.host_transfers import ChosenStorageIO, ChosenTransfers
 
 NANO_MODEL = Qwen3NextConfig(
     vocab_size=48,
@@ -110,7 +111,8 @@ def make_engine(
 
     Without a ``model`` the next token is a digest of what the slots hold (DigestModel).
     By default it checks all invariants after every step and raises if one is broken.
-    With a ``drafter`` it verifies what that guesses.
+    With a ``drafter`` it verifies what that guesses.  Copies and storage I/O run on no thread:
+    steps that wait for one are counted, and a busy machine can hold a thread up for any number.
     """
     if drafter is not None:
         changes["speculative_algorithm"] = "NGRAM"
@@ -121,8 +123,8 @@ def make_engine(
         clock=clock or FakeClock(),
         model=model,
         drafter=drafter,
-        transfers=transfers,
-        storage_io=storage_io,
+        transfers=transfers or ChosenTransfers(),
+        storage_io=storage_io or ChosenStorageIO(),
         recorder=recorder,
     )
 
