@@ -13,7 +13,14 @@ from hybridbench.analysis.findings.wrong_answers import answer_notes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
 from hybridbench.foundation.labels import unlabelled
-from hybridbench.foundation.metrics import DEVICE_MEMORY, GRAPH_MEMORY, MEMORY, METRICS, Check
+from hybridbench.foundation.metrics import (
+    DEVICE_MEMORY,
+    DRIVER_MEMORY,
+    GRAPH_MEMORY,
+    MEMORY,
+    METRICS,
+    Check,
+)
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.events import (
     Checkpoint,
@@ -65,7 +72,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
         yield f"{times(busy, 'checkpoint')} ignored: requests were in flight"
     yield from _not_served(record)
     yield from _levelled_off(facts, metrics)
-    yield from _reserved_more(record, metrics)
+    yield from _device_taken(record, metrics)
     yield from _reclaimed(record)
     yield from answer_notes(record)
     yield from repeated_answer_notes(record)
@@ -167,8 +174,8 @@ def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str
         )
 
 
-def _reserved_more(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterable[str]:
-    """Report that PyTorch reserved more of the device although its tensors did not grow."""
+def _device_taken(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterable[str]:
+    """Report that more of the device was taken although its tensors did not grow, and by whom."""
     tensors = next((result for result in metrics if result.metric == DEVICE_MEMORY), None)
     if tensors is None or tensors.outcome != VerdictKind.CLEAN:
         return
@@ -184,6 +191,12 @@ def _reserved_more(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterab
             f"PyTorch reserved {format_bytes(more)} more of the device, although its tensors did "
             f"not grow; {format_bytes(max(between, 0.0))} of that lies free between tensors"
             f"{fragments}"
+        )
+    before, more = _change(record, DRIVER_MEMORY, *tensors.window_s)
+    if before > 0.0 and more >= _SHARE_OF_A_FILL * before:
+        yield (
+            f"the worker took {format_bytes(more)} more of the device beside PyTorch's allocator: "
+            "look for streams, events and loaded kernels that are kept"
         )
 
 

@@ -79,13 +79,14 @@ class MetricSpec:
 
 
 # Metrics that the analysis uses by name: private memory, shared memory, device memory, pinned host
-# memory, memory of CUDA graphs, garbage, private memory at idle checkpoints, full collections; what
-# a process opens, and must close or wait for.
+# memory, memory of CUDA graphs and of the device's driver, garbage, private memory at idle
+# checkpoints, full collections; what a process opens, and must close or wait for.
 MEMORY = "rss_anon_swap_bytes"
 SHARED = "shared_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
 PINNED_MEMORY = "pinned_allocated_bytes"
 GRAPH_MEMORY = "device_graph_bytes"
+DRIVER_MEMORY = "device_driver_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
@@ -288,6 +289,14 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.LEVEL,
         "device memory that PyTorch has reserved, free blocks included "
         "(torch.cuda.memory_reserved)",
+        on_device=True,
+    ),
+    MetricSpec(
+        DRIVER_MEMORY,
+        Unit.BYTES,
+        Kind.LEVEL,
+        "device memory of the worker beside PyTorch's allocator, such as the CUDA context, loaded "
+        "kernels, streams and events: what the driver accounts for (NVML) less what is reserved",
         on_device=True,
     ),
     MetricSpec(

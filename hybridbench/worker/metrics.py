@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from hybridbench.foundation.latency import (
     LatencyHistogram,
     add_latencies,
 )
+from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount
@@ -93,6 +95,8 @@ class WorkerMetrics:
         self._observer = ObserverAccount(read_malloc)
         self._counted_before = counted_before
         self._forced = forced
+        on_device = engine.config.device.startswith("cuda")
+        self._driver = DeviceMemory() if on_device else None
         self._timed_before = engine.timings()
         self.steps = StepWatch(engine)
         self.calls = CallWatch(engine)
@@ -139,7 +143,7 @@ class WorkerMetrics:
         for name, length in engine.containers().items():
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
-        values.update(device_memory(engine.config.device))
+        values.update(device_memory(engine.config.device, self._driver))
         values.update(graph_memory(engine.config))
         values.update(pinned_memory(engine.config.device))
         values.update(asdict(engine.liveness()))
@@ -196,18 +200,25 @@ class WorkerMetrics:
         return counts
 
 
-def device_memory(device: str) -> dict[str, int]:
+def device_memory(device: str, driver: DeviceMemory | None = None) -> dict[str, int]:
     """Return what tensors use on ``device``, what PyTorch has reserved there, and how much of that
     is free between tensors; empty for a CPU.
+
+    With a ``driver`` that accounts for this process: also what it holds there beside PyTorch's
+    allocator.
     """
     if not device.startswith("cuda"):
         return {}
     stats = torch.cuda.memory_stats(device)
-    return {
+    values = {
         "device_allocated_bytes": stats["allocated_bytes.all.current"],
         "device_reserved_bytes": stats["reserved_bytes.all.current"],
         "device_inactive_split_bytes": stats["inactive_split_bytes.all.current"],
     }
+    used_bytes = driver.read().get(os.getpid()) if driver is not None else None
+    if used_bytes is not None:
+        values["device_driver_bytes"] = used_bytes - values["device_reserved_bytes"]
+    return values
 
 
 def graph_memory(config: EngineConfig) -> dict[str, int]:

@@ -210,6 +210,19 @@ def test_reserved_memory_that_grows_beside_tensors_that_do_not_is_explained(
     assert notes == ([beginning + said] if said else [])
 
 
+@pytest.mark.parametrize(("more", "noted"), [(200.0, 1), (20.0, 0)])
+def test_device_memory_beside_the_allocator_that_grows_is_noted(more: float, noted: int) -> None:
+    record = with_manifest(healthy_record(RUN), model={"name": "m", "device": "cuda"})
+    t = record.series["events.finishes"].t_s
+    beside = (500.0 + np.where(t > 150.0, more, 0.0)) * 2**20
+    memory = {"device_allocated_bytes": 2.0 * GIB + 0.0 * t, "device_driver_bytes": beside}
+
+    verdict = judge(with_series(record, *(Series(n, t, each) for n, each in memory.items())))
+
+    notes = [n for n in verdict.notes if n.startswith("the worker took 200 MiB more")]
+    assert len(notes) == noted
+
+
 def test_reserved_memory_that_grows_with_tensors_needs_no_note() -> None:
     record = with_manifest(healthy_record(RUN), model={"name": "m", "device": "cuda"})
     t = record.series["events.finishes"].t_s

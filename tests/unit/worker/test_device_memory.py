@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.records.messages import CountersReply
 from hybridbench.records.verdict import VerdictKind
+from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.serve.metrics_page import ServerCounts, render_page
 from hybridbench.worker.metrics import (
     device_memory,
@@ -29,6 +31,7 @@ from tests.builders import NANO_ENGINE, make_engine
 from tests.device_allocator import OF_OTHERS, TOTAL, DeviceAllocator
 from tests.scenarios.planted import event_leak, graph_pool_leak, pinned_leak, view_leak
 from tests.unit.analysis.records import Run, healthy_record, with_manifest, with_series
+from tests.unit.sampling.test_device_memory import FakeNvml, OnDevice
 
 ON_DEVICE = replace(NANO_ENGINE, device="cuda:1", cuda_graph_max_bs=4)
 
@@ -61,6 +64,20 @@ def test_tensors_what_lies_free_between_them_and_graphs_are_told_apart(
     del graph
 
     assert graph_memory(ON_DEVICE) == {"device_graph_bytes": 0}
+
+
+def test_what_the_driver_holds_beside_the_allocator_is_read_where_it_counts_this_process(
+    allocator: DeviceAllocator,
+) -> None:
+    weights = allocator.tensor(2_500)
+    ours = FakeNvml([OnDevice(os.getpid(), 3_000 + 700), OnDevice(1, 9_000)], [])
+
+    beside = device_memory("cuda:1", DeviceMemory(lambda: ours))["device_driver_bytes"]
+    elsewhere = device_memory("cuda:1", DeviceMemory(lambda: FakeNvml([OnDevice(1, 9_000)], [])))
+
+    assert len(weights) == 2_500
+    assert beside == 700
+    assert "device_driver_bytes" not in elsewhere
 
 
 def test_an_engine_without_graphs_reads_no_segments(
