@@ -1,9 +1,10 @@
 """The choice of experts, and the products of the chosen ones, in Triton.
 
 Pairs of a token and one of its experts are sorted by expert; a tile is some pairs of one expert.
-Tiles are listed on the device, so that the host need not wait for their number.  The first product
-gathers the rows of the tokens, the second scatters its own.  Programs of one expert are adjacent,
-so that they read its matrices from the cache (the grouped order of Triton's tutorial on products).
+Tiles are listed on the device, so that the host need not wait for their number, and taken in turn
+by as many programs as run at once.  The first product gathers the rows of the tokens, the second
+scatters its own.  Tiles of one expert are adjacent, so that its matrices are read from the cache
+(the grouped order of Triton's tutorial on products).
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Tile:
     warps: int = 4
     stages: int = 3
 
+    def programs(self, itemsize: int, shared_bytes: int) -> int:
+        """Programs that run at once on a multiprocessor with ``shared_bytes`` of shared memory."""
+        taken = self.stages * self.inputs * (self.pairs + self.columns) * itemsize
+        return max(1, min(_WARPS_AT_ONCE // self.warps, shared_bytes // taken))
+
 
 _PRECISE = Tile(16, 64, 32)
 """For float32 and float64, which tensor cores do not multiply exactly."""
@@ -41,6 +47,12 @@ _TILES = (
 """For half precision: the tile up to a mean number of pairs per expert."""
 _LARGEST = Tile(128, 128, 64, warps=8)
 _TILES_PER_GROUP = 8
+_WARPS_AT_ONCE = 16
+"""The most warps of the programs of one multiprocessor."""
+_REGISTERS = 128
+"""The most of a thread: a multiprocessor has 65,536 for its warps of 32 threads."""
+_INTERPRETED = 2
+"""Programs in the interpreter, which has no multiprocessors: each takes several tiles."""
 _LISTED_PER_PROGRAM = 32
 
 
@@ -78,8 +90,8 @@ def experts_sorted(
         return torch.zeros_like(x)
     tile = _tile_for(x.dtype, chosen.numel() // experts)
     owners, order = chosen.reshape(-1).sort(stable=True)
-    tiles = _listed(owners, experts, tile)
-    products = _Products(tile, tiles, order, weights.contiguous(), per_token)
+    tiles, count = _listed(owners, experts, tile)
+    products = _Products(tile, tiles, count, order, weights.contiguous(), per_token)
     biased = (None, None) if biases is None else biases
     fused = unit is swiglu and biases is None
     both = x.new_empty(len(order), outputs // 2 if fused else outputs)
@@ -96,21 +108,30 @@ def _tile_for(dtype: torch.dtype, pairs_per_expert: int) -> Tile:
     return next((tile for most, tile in _TILES if pairs_per_expert <= most), _LARGEST)
 
 
-def _listed(owners: Tensor, experts: int, tile: Tile) -> Tensor:
-    """[n, 3]: the expert of each tile, its first pair, and the end of the expert's pairs.
+def _listed(owners: Tensor, experts: int, tile: Tile) -> tuple[Tensor, Tensor]:
+    """[n, 3]: the expert of each tile, its first pair, and the end of the expert's pairs; [1]: how
+    many of these there are.
 
-    n is an upper limit, whatever the counts; what is too much has no pairs.
+    n is an upper limit, whatever the counts; the rest is not written.
     """
     pairs = len(owners)
-    count = pairs // tile.pairs + min(experts, pairs)
-    tiles = owners.new_empty(count, 3)
-    _list_tiles[(triton.cdiv(count, _LISTED_PER_PROGRAM),)](
-        *(owners, tiles, pairs, pairs.bit_length(), count),
+    most = pairs // tile.pairs + min(experts, pairs)
+    tiles, count = owners.new_empty(most, 3), owners.new_empty(1)
+    _list_tiles[(triton.cdiv(most, _LISTED_PER_PROGRAM),)](
+        *(owners, tiles, count, pairs, pairs.bit_length()),
         BLOCK_E=triton.next_power_of_2(experts),
         BLOCK_M=tile.pairs,
         BLOCK_T=_LISTED_PER_PROGRAM,
     )
-    return tiles
+    return tiles, count
+
+
+def _programs_at_once(device: torch.device, tile: Tile, itemsize: int) -> int:
+    if device.type != "cuda":
+        return _INTERPRETED
+    facts = torch.cuda.get_device_properties(device)
+    shared_bytes = facts.shared_memory_per_multiprocessor
+    return facts.multi_processor_count * tile.programs(itemsize, shared_bytes)
 
 
 @dataclass(frozen=True)
@@ -119,6 +140,7 @@ class _Products:
 
     tile: Tile
     tiles: Tensor
+    count: Tensor
     order: Tensor
     """[n]: the pairs, counted token after token, sorted by expert."""
     weights: Tensor
@@ -147,9 +169,12 @@ class _Products:
         tile = self.tile
         columns = tile.columns // 2 if gated else tile.columns
         blocks = triton.cdiv(out.shape[1], columns)
-        _multiply[(len(self.tiles) * blocks,)](
-            *(rows.contiguous(), matrices, self.tiles, self.order, self.weights),
-            *(rows if bias is None else bias.contiguous(), out, *matrices.stride()),
+        most = len(self.tiles) * blocks
+        at_once = _programs_at_once(rows.device, tile, rows.dtype.itemsize)
+        _multiply[(min(most, at_once),)](
+            *(rows.contiguous(), matrices, self.tiles, self.count, self.order, self.weights),
+            *(rows if bias is None else bias.contiguous(), out),
+            STRIDES=matrices.stride(),
             HAS_BIAS=bias is not None,
             FIRST=first,
             GATED=gated,
@@ -164,6 +189,7 @@ class _Products:
             SUM=tl.float64 if rows.dtype == torch.float64 else tl.float32,
             num_warps=tile.warps,
             num_stages=tile.stages,
+            maxnreg=_REGISTERS,
         )
 
 
@@ -198,13 +224,13 @@ def _route(
     tl.store(weights + token * TOP_K + place, best / among, mask=place < TOP_K)
 
 
-@triton.jit(do_not_specialize=["pairs", "steps", "count"])
+@triton.jit(do_not_specialize=["pairs", "steps"])
 def _list_tiles(
     owners,
     tiles,
+    count,
     pairs,
     steps,
-    count,
     BLOCK_E: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -220,7 +246,8 @@ def _list_tiles(
     own = expert[None, :] == owner[:, None]
     skipped = tl.sum(tl.where(own, (start - (behind - needed) * BLOCK_M)[None, :], 0), axis=1)
     last = tl.sum(tl.where(own, end[None, :], 0), axis=1)
-    inside = tile < count
+    tl.store(count, tl.sum(needed, axis=0), mask=tl.program_id(0) == 0)
+    inside = tile < tl.sum(needed, axis=0)
     tl.store(tiles + 3 * tile, owner, mask=inside)
     tl.store(tiles + 3 * tile + 1, skipped + tile * BLOCK_M, mask=inside)
     tl.store(tiles + 3 * tile + 2, last, mask=inside)
@@ -245,13 +272,12 @@ def _multiply(
     rows,
     matrices,
     tiles,
+    count,
     order,
     weights,
     bias,
     out,
-    expert_stride,
-    input_stride,
-    output_stride,
+    STRIDES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     FIRST: tl.constexpr,
     GATED: tl.constexpr,
@@ -265,43 +291,45 @@ def _multiply(
     BLOCK_K: tl.constexpr,
     SUM: tl.constexpr,
 ):
-    # All tiles of a group come before the next block of columns.
-    begin = tl.program_id(0) // (GROUP * BLOCKS) * GROUP
-    members = tl.minimum(tl.num_programs(0) // BLOCKS - begin, GROUP)
-    within = tl.program_id(0) % (GROUP * BLOCKS)
-    tile = tiles + 3 * (begin + within % members)
-    expert, first, end = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
-    if first >= end:
-        return
-    pair = first + tl.arange(0, BLOCK_M)
-    column = within // members * BLOCK_N + tl.arange(0, BLOCK_N)
-    in_row, in_column = pair < end, column < OUTPUTS
-    place = tl.load(order + pair, mask=in_row, other=0)
-    row = pair
-    if FIRST:
-        row = place // PER_TOKEN
-        place = pair
-    left_row = rows + row[:, None] * INPUTS
-    right_column = matrices + expert * expert_stride + column[None, :] * output_stride
-    total = tl.zeros([BLOCK_M, BLOCK_N], dtype=SUM)
-    up = tl.zeros([BLOCK_M, BLOCK_N], dtype=SUM)
-    for i in range(0, INPUTS, BLOCK_K):
-        index = i + tl.arange(0, BLOCK_K)
-        in_left = in_row[:, None] & (index < INPUTS)[None, :]
-        in_right = (index < INPUTS)[:, None] & in_column[None, :]
-        left = tl.load(left_row + index[None, :], mask=in_left, other=0.0)
-        right_at = right_column + index[:, None] * input_stride
-        right = tl.load(right_at, mask=in_right, other=0.0)
-        total += tl.dot(left, right, input_precision="ieee")
+    filled = tl.load(count).to(tl.int32)
+    # One stage: with two, the sums of two tiles would need registers.
+    for work in tl.range(tl.program_id(0), filled * BLOCKS, tl.num_programs(0), num_stages=1):
+        # All tiles of a group come before the next block of columns.
+        begin = work // (GROUP * BLOCKS) * GROUP
+        members = tl.minimum(filled - begin, GROUP)
+        within = work % (GROUP * BLOCKS)
+        tile = tiles + 3 * (begin + within % members)
+        expert, first, end = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+        pair = first + tl.arange(0, BLOCK_M)
+        column = within // members * BLOCK_N + tl.arange(0, BLOCK_N)
+        in_row, in_column = pair < end, column < OUTPUTS
+        row = pair
+        if FIRST:
+            row = tl.load(order + pair, mask=in_row, other=0) // PER_TOKEN
+        left_row = rows + row[:, None] * INPUTS
+        right_column = matrices + expert * STRIDES[0] + column[None, :] * STRIDES[2]
+        total = tl.zeros([BLOCK_M, BLOCK_N], dtype=SUM)
+        up = tl.zeros([BLOCK_M, BLOCK_N], dtype=SUM)
+        for i in range(0, INPUTS, BLOCK_K):
+            index = i + tl.arange(0, BLOCK_K)
+            in_left = in_row[:, None] & (index < INPUTS)[None, :]
+            in_right = (index < INPUTS)[:, None] & in_column[None, :]
+            left = tl.load(left_row + index[None, :], mask=in_left, other=0.0)
+            right_at = right_column + index[:, None] * STRIDES[1]
+            right = tl.load(right_at, mask=in_right, other=0.0)
+            total += tl.dot(left, right, input_precision="ieee")
+            if GATED:
+                right = tl.load(right_at + OUTPUTS * STRIDES[2], mask=in_right, other=0.0)
+                up += tl.dot(left, right, input_precision="ieee")
         if GATED:
-            right = tl.load(right_at + OUTPUTS * output_stride, mask=in_right, other=0.0)
-            up += tl.dot(left, right, input_precision="ieee")
-    if GATED:
-        total = total / (1.0 + tl.exp(-total)) * up
-    if HAS_BIAS:
-        added = tl.load(bias + expert * OUTPUTS + column, mask=in_column, other=0.0)
-        total += added.to(SUM)[None, :]
-    if not FIRST:
-        total *= tl.load(weights + place, mask=in_row, other=0.0).to(SUM)[:, None]
-    out_at = out + place[:, None] * OUTPUTS + column[None, :]
-    tl.store(out_at, total, mask=in_row[:, None] & in_column[None, :])
+            total = total / (1.0 + tl.exp(-total)) * up
+        if HAS_BIAS:
+            added = tl.load(bias + expert * OUTPUTS + column, mask=in_column, other=0.0)
+            total += added.to(SUM)[None, :]
+        place = pair
+        if not FIRST:
+            # Not before the sums: it would take registers from them.
+            place = tl.load(order + pair, mask=in_row, other=0)
+            total *= tl.load(weights + place, mask=in_row, other=0.0).to(SUM)[:, None]
+        out_at = out + place[:, None] * OUTPUTS + column[None, :]
+        tl.store(out_at, total, mask=in_row[:, None] & in_column[None, :])

@@ -106,12 +106,12 @@ def test_experts_equal_the_reference(arguments: list[Argument], device: str) -> 
     ("old", "new"),
     [
         ("in_row, in_column = pair < end", "in_row, in_column = pair < end - 1"),
-        ("matrices + expert * expert_stride", "matrices"),
+        ("matrices + expert * STRIDES[0]", "matrices"),
         ("total *= tl.load(weights + place", "total *= tl.load(weights + pair"),
         ("total += tl.dot", "total = tl.dot"),
-        ("row = place // PER_TOKEN", "row = pair // PER_TOKEN"),
-        ("place = pair", "place = place"),
-        ("right_at + OUTPUTS * output_stride", "right_at"),
+        ("row = tl.load(order + pair, mask=in_row, other=0) // PER", "row = pair // PER"),
+        ("place = tl.load(order + pair, mask=in_row, other=0)", "place = pair"),
+        ("right_at + OUTPUTS * STRIDES[2]", "right_at"),
         ("up += tl.dot", "up = tl.dot"),
         ("tl.exp(-total)) * up", "tl.exp(-total))"),
         ("_first_of(owners, expert + 1,", "_first_of(owners, expert,"),
@@ -119,11 +119,15 @@ def test_experts_equal_the_reference(arguments: list[Argument], device: str) -> 
         ("mask=searching, other=0) < expert", "mask=searching, other=0) <= expert"),
         ("[None, :] <= tile[:, None]", "[None, :] < tile[:, None]"),
         ("within // members * BLOCK_N", "within * BLOCK_N"),
+        ("filled * BLOCKS, tl.num_programs(0)", "filled, tl.num_programs(0)"),
+        ("filled * BLOCKS, tl.num_programs(0)", "filled * BLOCKS, tl.num_programs(0) + 1"),
+        ("tl.sum(needed, axis=0), mask=tl", "tl.sum(needed, axis=0) - 1, mask=tl"),
     ],
     ids=[
         *("mask-off-by-one", "wrong-expert", "wrong-share", "stale-sum", "wrong-token"),
         *("wrong-row", "gate-twice", "stale-gate", "missing-gate", "no-end", "skipped-tile"),
-        *("late-search", "late-tile", "wrong-column"),
+        *("late-search", "late-tile", "wrong-column", "few-columns"),
+        *("skipped-work", "few-tiles"),
     ],
 )
 def test_a_mutant_of_the_experts_is_found(old: str, new: str, tmp_path: Path) -> None:
@@ -133,7 +137,7 @@ def test_a_mutant_of_the_experts_is_found(old: str, new: str, tmp_path: Path) ->
         assert_agrees(
             reference.experts_sorted,
             changed.experts_sorted,
-            *expert_arguments([[4, 1 + i % 3] for i in range(17)], hidden=40),
+            *expert_arguments([[4, 1 + i % 3] for i in range(17)], hidden=72),
         )
 
 
@@ -172,3 +176,15 @@ def test_each_tile_of_half_precision_agrees(
         device=device_of(device),
         dtype=dtype,
     )
+
+
+@pytest.mark.parametrize(
+    ("pairs_per_expert", "programs"), [(4, 2), (16, 4), (100, 3), (1000, 2)], ids=str
+)
+def test_as_many_programs_share_a_multiprocessor_as_fit(
+    pairs_per_expert: int, programs: int
+) -> None:
+    """What a program takes of an H100's 228 KiB was read from the compiled kernels."""
+    tile = triton_kernel._tile_for(torch.bfloat16, pairs_per_expert)
+
+    assert tile.programs(itemsize=2, shared_bytes=228 * 1024) == programs
