@@ -361,10 +361,12 @@ class HostTier(PrefixTree):
         self._host_size = 0
         self._host_protected_size = 0
         self._evictable_host_leaves = RecencyQueue()
-        # For the checks: writes refused or failed, nodes that lost something not on the host, and
-        # transfers refused although evictions could have made room, with the first of these.
+        # For the checks: writes refused or failed; nodes that lost something not on the host, or KV
+        # that should have been written long before; and transfers refused although evictions could
+        # have made room, with the first of these.
         self._writes_missed = 0
         self._lost_unwritten = 0
+        self._never_written = 0
         self._needless_refusals = 0
         self._needless_refusal = ""
         for part in self.host_parts:
@@ -391,8 +393,11 @@ class HostTier(PrefixTree):
 
     def _note_loss(self, node: TreeNode) -> None:
         """Count a node that loses device slots of which the host should have a copy."""
-        if self.write_policy == "write_back" and not self._is_backed_up(node):
-            self._lost_unwritten += 1
+        if self.write_policy == "write_back":
+            self._lost_unwritten += not self._is_backed_up(node)
+        elif node.hit_count >= _WRITE_THROUGH_THRESHOLDS[self.write_policy]:
+            # The host may have evicted a copy of a state, but it evicts no KV before the device.
+            self._never_written += node.host_value is None
 
     def _is_backed_up(self, node: TreeNode) -> bool:
         """Whether the host has everything that exists of ``node``."""
@@ -599,6 +604,11 @@ class HostTier(PrefixTree):
             raise CacheSanityError(
                 f"{self._lost_unwritten} node(s) lost KV or a state without a copy on the host, "
                 f"but {self._writes_missed} write(s) were refused or failed"
+            )
+        if self._never_written and not self._writes_missed:
+            raise CacheSanityError(
+                f"{self._never_written} node(s) lost KV that was never written to the host, "
+                "although no write was refused or failed"
             )
 
 

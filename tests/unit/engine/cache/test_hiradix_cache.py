@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import repeat
 
 import numpy as np
@@ -306,6 +307,40 @@ def test_write_back_that_evicts_without_writing_is_a_contradiction(
         CacheSanityError, match=r"1 node.* without a copy on the host, but 0 write.* refused"
     ):
         world.evict()
+
+
+@pytest.mark.parametrize(
+    ("write_policy", "inserts", "is_due"),
+    [
+        ("write_through", 1, True),
+        ("write_through_selective", 1, False),
+        ("write_through_selective", 2, True),
+    ],
+)
+def test_kv_that_was_due_on_the_host_and_is_lost_without_a_write_is_a_contradiction(
+    write_policy: HiCacheWritePolicy,
+    inserts: int,
+    is_due: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HiRadixCache, "_write_through", lambda self, path: None)
+    world = HostWorld(write_policy=write_policy)
+    for _ in range(inserts):
+        world.insert(TEXT)
+
+    said = r"1 node.* never written to the host, although no write was refused or failed"
+    with pytest.raises(CacheSanityError, match=said) if is_due else nullcontext():
+        world.evict()
+
+
+def test_kv_whose_write_failed_may_be_lost() -> None:
+    world = HostWorld(failing=frozenset({1}))
+    world.insert(TEXT)
+    world.poll()
+
+    world.evict()
+
+    assert world.tree.node_count() == 0
 
 
 def test_a_write_back_that_failed_excuses_one_lost_node() -> None:
