@@ -110,6 +110,41 @@ def test_a_profile_without_compared_answers_is_chosen_only_if_no_other_reaches_i
     assert chosen == {both.slug: "smoke", alone.slug: "feature-payload"}
 
 
+def test_a_mutant_missed_on_one_model_is_soaked_on_the_next(tmp_path: Path) -> None:
+    found, missed, once = candidates()[:3]
+    reached = {found.slug: 5, missed.slug: 5}
+    counts = {
+        "host-tier-windows": dict.fromkeys((*reached, once.slug), 9),
+        "chat-churn": dict.fromkeys(reached, 7),
+        "smoke": dict.fromkeys(reached, 8),
+        "host-tier": dict.fromkeys(reached, 1),
+        "classify-short": dict.fromkeys(reached, 1),
+    }
+
+    class OnModels(Fakes):
+        def _soak_healthy(self, workload: mutants.Workload) -> Reach:
+            known = counts.get(workload[0], {}) if len(workload) == 1 else {}
+            return Reach(workload, "CLEAN", known or {"other": 1})
+
+        def _soak(self, slug: str, workload: mutants.Workload, seconds: float, store: Path) -> None:
+            is_found = (slug, workload[0]) == (found.slug, "smoke")
+            self.outcomes[slug] = mutants.FOUND if is_found else mutants.MISSED
+            super()._soak(slug, workload, seconds, store)
+
+    test = OnModels(store_with(tmp_path, [found, missed, once]), jobs=1)
+    test.run(Chosen())
+
+    results = {s.mutant: (s.outcome, s.workload) for s in test.measured("").soaked}
+    assert results == {
+        found.slug: (mutants.FOUND, "smoke"),
+        missed.slug: (mutants.MISSED, "host-tier-windows"),
+        once.slug: (mutants.MISSED, "host-tier-windows"),
+    }
+    assert test.soaked.count(found.slug) == 2
+    assert test.soaked.count(missed.slug) == 3
+    assert test.soaked.count(once.slug) == 1
+
+
 def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     one = candidates()[0]
     store_with(tmp_path, [one])
