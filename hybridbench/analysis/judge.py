@@ -35,11 +35,8 @@ from hybridbench.analysis.findings.repeated_answers import repeated_answer_findi
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.restarts import restart_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
-from hybridbench.analysis.findings.validity import (
-    coverage_findings,
-    unreadable_findings,
-    validity_findings,
-)
+from hybridbench.analysis.findings.traffic import coverage_findings
+from hybridbench.analysis.findings.validity import unreadable_findings, validity_findings
 from hybridbench.analysis.findings.wrong_answers import wrong_answer_findings
 from hybridbench.analysis.headline import in_codes, in_words
 from hybridbench.analysis.levels import run_levels

@@ -1,4 +1,4 @@
-"""Whether a run is conclusive: enough samples, no gaps, the trigger paths covered, and no
+"""Whether a run is conclusive: its traffic (``traffic.py``), enough samples without gaps, and no
 interference between engine and measurement: a paused or starved worker, a clock jump, a full disk,
 swapping, expensive probes, a missing metric.
 
@@ -14,20 +14,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from hybridbench.analysis.facts.counters import bare
-from hybridbench.analysis.facts.facts import Facts, Missed
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import memory_series
 from hybridbench.analysis.facts.readings import LARGEST
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings.invalid import InvalidBasis, invalid
+from hybridbench.analysis.findings.traffic import (
+    STEPS,
+    client_findings,
+    coverage_findings,
+    refused_findings,
+    served_findings,
+)
 from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.record import (
-    BUNDLED_DRIVERS,
     FloatArray,
-    LatencySeries,
     RunRecord,
     Series,
 )
-from hybridbench.foundation.latency import E2E, TTFT
 from hybridbench.foundation.metrics import MEMORY, METRICS, Check
 from hybridbench.foundation.units import format_bytes, format_count, format_duration, format_percent
 from hybridbench.records.events import (
@@ -35,12 +39,9 @@ from hybridbench.records.events import (
     DiskFull,
     Gap,
     ProbeLeftOut,
-    RequestRefused,
     WorkloadFailed,
 )
 from hybridbench.records.finding import Basis, NextCommand, Words
-from hybridbench.records.load import LATE
-from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 
 _FEWEST_SAMPLES = 10
@@ -53,8 +54,6 @@ _LATE_LEAST_S = 2.0
 _SWAP_SHARE = 0.01  # of the process's memory
 _SWAP_LEAST = 16 * 2.0**20
 
-STEPS = "events.finishes"
-_FAILED = "events.requests_failed."
 _STEAL = "host_steal_s"
 
 # Shares and lengths within the judged window.
@@ -70,24 +69,10 @@ _SILENT_LEAST_S = 5.0
 # In shorter windows a slow probe may not have reported yet, so its metric is not called missing.
 _MISSED_AFTER_S = 180.0
 
-# Limits for the load client: its lateness, relative to the time to first token (or the end) at the
-# same quantile, and its CPU use.
-_CLIENT_QUANTILE = 0.99
-_CLIENT_LATE_S = 0.02
-_CLIENT_LATE_OF = 0.2
-_CLIENT_CPU_SHARE = 0.95
-
-_COUNTERS_NAMED = 2
 _SERIES_NAMED = 3
 
 
-class _Void(Basis, frozen=True, kw_only=True):
-    """Invalidates everything the run fitted, and the absence of everything it did not find."""
-
-    leads_to: ClassVar[str] = "INVALID"
-
-
-class TooFewSamples(_Void, frozen=True, kw_only=True):
+class TooFewSamples(InvalidBasis, frozen=True, kw_only=True):
     """There is nothing to judge."""
 
     kind: ClassVar[str] = "too-few-samples"
@@ -102,134 +87,7 @@ class TooFewSamples(_Void, frozen=True, kw_only=True):
         )
 
 
-class NotCovered(_Void, frozen=True, kw_only=True):
-    """The traffic missed the events that the profile is meant to test."""
-
-    kind: ClassVar[str] = "coverage"
-    meaning: ClassVar[str] = (
-        "Events that the profile requires did not occur often enough to test their path."
-    )
-
-    missing: tuple[Missed, ...]
-
-    def words(self, found: Finding) -> Words:
-        each = [missed.text for missed in self.missing]
-        return Words(
-            f"the traffic did not cause the required events: {listed(each, _COUNTERS_NAMED)}",
-            evidence=(", ".join(each),) if len(each) > _COUNTERS_NAMED else (),
-        )
-
-
-class ValidRefused(_Void, frozen=True, kw_only=True):
-    """The engine refused requests that are valid by their profile.
-
-    Attributes:
-        refused: how many, in all segments; 0 if the run was cut off before they were counted.
-        sent: requests sent, refused ones included; 0 as above.
-        reason: what the engine said of the first.
-    """
-
-    kind: ClassVar[str] = "valid-refused"
-    meaning: ClassVar[str] = "The engine refused requests that are valid by their profile."
-
-    refused: int
-    sent: int
-    reason: str
-
-    def words(self, found: Finding) -> Words:
-        which = f"{self.refused:,} of {self.sent:,}" if self.refused else "some"
-        were = "was" if self.refused == 1 else "were"
-        return Words(
-            f"{which} requests {were} refused although the profile makes them valid",
-            evidence=(f"the first: {self.reason}",),
-        )
-
-    def advice(self, found: Finding) -> str:
-        del found
-        return (
-            "Find the engine's check that gave the reason in the evidence. If it is right, change "
-            "the settings, so that the engine can serve what the profile sends."
-        )
-
-
-class NothingServed(_Void, frozen=True, kw_only=True):
-    """The target counts its requests, and the count did not move."""
-
-    kind: ClassVar[str] = "nothing-served"
-    meaning: ClassVar[str] = "A watched target answered no request in the judged window."
-
-    counter: str
-    judged_s: float
-
-    def words(self, found: Finding) -> Words:
-        judged = format_duration(self.judged_s)
-        return Words(
-            f"the target answered no request in the judged {judged}",
-            evidence=(f"{bare(self.counter)} did not rise",),
-        )
-
-    def advice(self, found: Finding) -> str:
-        del found
-        if self.counter == BUNDLED_DRIVERS.requests:
-            return "Look at the counts of refused and failed requests, and at the server's log."
-        return "Look at what the load tool says: run its command by hand while the target serves."
-
-
-class MostlyFailed(_Void, frozen=True, kw_only=True):
-    """The server failed more requests than it answered; refusals are not failures.
-
-    Attributes:
-        answered: requests answered to their end in the judged window.
-        failed: those that failed there, by kind: a status, ``error-in-answer``, ``cut-off``.
-    """
-
-    kind: ClassVar[str] = "mostly-failed"
-    meaning: ClassVar[str] = "More requests of the load client failed than were answered."
-
-    answered: int
-    failed: Mapping[str, int]
-
-    def words(self, found: Finding) -> Words:
-        were = "was" if self.answered == 1 else "were"
-        failed = times(sum(self.failed.values()), "request")
-        return Words(
-            f"{failed} failed in the judged window, and only {self.answered:,} {were} answered",
-            evidence=tuple(f"{kind}: {count:,}" for kind, count in self.failed.items()),
-        )
-
-    def advice(self, found: Finding) -> str:
-        del found
-        return (
-            "Read the server's log, and send it one such request by hand: the answer has its "
-            "message. If only some requests fail, remove these from the profile."
-        )
-
-
-class ClientLate(_Void, frozen=True, kw_only=True):
-    """The measurements reflect the client as much as the server."""
-
-    kind: ClassVar[str] = "client-late"
-    meaning: ClassVar[str] = (
-        "The load client was late by more than a fifth of the time to first token, both at the "
-        "99th percentile, or took all of a processor: what was measured is its own as well."
-    )
-
-    late_s: float
-    cpu_share: float
-
-    def words(self, found: Finding) -> Words:
-        share, late_ms = format_percent(self.cpu_share), 1000.0 * self.late_s
-        return Words(
-            f"the load client was {late_ms:,.0f} ms late at the 99th percentile and took {share} "
-            "of a processor: the load is not what was asked for"
-        )
-
-    def advice(self, found: Finding) -> str:
-        del found
-        return "Send less, or run the server and hybridbench on more processors."
-
-
-class Gaps(_Void, frozen=True, kw_only=True):
+class Gaps(InvalidBasis, frozen=True, kw_only=True):
     """Samples are missing."""
 
     kind: ClassVar[str] = "gaps"
@@ -243,7 +101,7 @@ class Gaps(_Void, frozen=True, kw_only=True):
         return Words(f"{missing} of the judged {judged} have no samples")
 
 
-class SamplerLate(_Void, frozen=True, kw_only=True):
+class SamplerLate(InvalidBasis, frozen=True, kw_only=True):
     """A ``share`` of the samples came more than ``limit_s`` late."""
 
     kind: ClassVar[str] = "sampler-late"
@@ -257,7 +115,7 @@ class SamplerLate(_Void, frozen=True, kw_only=True):
         return Words(f"{share} of the samples were more than {limit} late")
 
 
-class Swapping(_Void, frozen=True, kw_only=True):
+class Swapping(InvalidBasis, frozen=True, kw_only=True):
     """The worker was swapped out."""
 
     kind: ClassVar[str] = "swapping"
@@ -270,7 +128,7 @@ class Swapping(_Void, frozen=True, kw_only=True):
         return Words(f"the host swapped out {size} of the worker in the judged window")
 
 
-class DiskIsFull(_Void, frozen=True, kw_only=True):
+class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
     """Nothing more could be written."""
 
     kind: ClassVar[str] = "disk-full"
@@ -286,7 +144,7 @@ class DiskIsFull(_Void, frozen=True, kw_only=True):
         return "Free space on the disk, or write elsewhere with --store, then repeat the run."
 
 
-class WorkerSilent(_Void, frozen=True, kw_only=True):
+class WorkerSilent(InvalidBasis, frozen=True, kw_only=True):
     """The worker was stopped."""
 
     kind: ClassVar[str] = "worker-silent"
@@ -303,7 +161,7 @@ class WorkerSilent(_Void, frozen=True, kw_only=True):
         )
 
 
-class ClockJumped(_Void, frozen=True, kw_only=True):
+class ClockJumped(InvalidBasis, frozen=True, kw_only=True):
     """The wall clock jumped."""
 
     kind: ClassVar[str] = "clock-jump"
@@ -321,7 +179,7 @@ class ClockJumped(_Void, frozen=True, kw_only=True):
         )
 
 
-class Starved(_Void, frozen=True, kw_only=True):
+class Starved(InvalidBasis, frozen=True, kw_only=True):
     """The worker did not get its CPUs; ``metric`` counts the lost time."""
 
     kind: ClassVar[str] = "starved"
@@ -340,7 +198,7 @@ class Starved(_Void, frozen=True, kw_only=True):
         return Words(f"{why} for {format_percent(self.share)} of the judged window")
 
 
-class ProbeStall(_Void, frozen=True, kw_only=True):
+class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
     """The bench itself interfered."""
 
     kind: ClassVar[str] = "probe-stall"
@@ -365,7 +223,7 @@ class ProbeStall(_Void, frozen=True, kw_only=True):
         )
 
 
-class MetricMissing(_Void, frozen=True, kw_only=True):
+class MetricMissing(InvalidBasis, frozen=True, kw_only=True):
     """A gated metric that was announced but never sampled."""
 
     kind: ClassVar[str] = "metric-missing"
@@ -412,12 +270,12 @@ class Unreadable(Basis, frozen=True, kw_only=True):
 def validity_findings(facts: Facts) -> list[Finding]:
     """Return everything that makes the run inconclusive, one finding each."""
     record, window = facts.record, facts.window
-    found = [*_disk_full(record), *_valid_refused(record)]
+    found = [*_disk_full(record), *refused_findings(record)]
     if window is not None:
+        found.extend(client_findings(record, window))
         found.extend(_interference(record, window))
         if facts.last.last_event(WorkloadFailed) is None:  # that failure would explain it
-            found.extend(_nothing_served(record, window))
-            found.extend(_mostly_failed(record, window))
+            found.extend(served_findings(record, window))
     if facts.ended_early:
         return found
     if not record.manifest.sees_memory:
@@ -425,56 +283,11 @@ def validity_findings(facts: Facts) -> list[Finding]:
     series = memory_series(record)
     if series is None or len(series) < _FEWEST_SAMPLES:
         count = 0 if series is None else len(series)
-        found.append(_invalid(TooFewSamples(samples=count), MEMORY))
+        found.append(invalid(TooFewSamples(samples=count), MEMORY))
     elif window is not None:
         t, value = window.samples(series)
         found.extend(_sampling_findings(record, window, t, value))
     return [*coverage_findings(facts), *found]
-
-
-def coverage_findings(facts: Facts) -> list[Finding]:
-    """Return required events that the traffic of the whole run missed; empty if it was cut
-    short.
-    """
-    missing = () if facts.ended_early else facts.coverage.missing
-    return [_invalid(NotCovered(missing=missing), "coverage")] if missing else []
-
-
-def _valid_refused(record: RunRecord) -> Iterable[Finding]:
-    """Yield at most one finding."""
-    for first in record.all_events(RequestRefused)[:1]:
-        counts = record.manifest.workload_counts
-        refused, sent = counts.get("valid_refused", 0), counts.get("submitted", 0)
-        basis = ValidRefused(refused=refused, sent=sent, reason=first.text)
-        yield Finding(basis, VerdictKind.INVALID, "traffic", since_s=first.t_s)
-
-
-def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for watched targets: profiles of our engine state requirements."""
-    name = record.drivers.requests
-    series = record.series.get(name)
-    if record.manifest.target.kind != OBSERVED or series is None:
-        return
-    inside = series.between(window.start_s, window.end_s).value
-    if inside.size > 1 and inside[-1] <= inside[0]:
-        basis = NothingServed(counter=name, judged_s=window.duration_s)
-        yield _invalid(basis, "traffic")
-
-
-def _mostly_failed(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for requests of our load client."""
-    rises = {
-        name: _rise(one, window) for name, one in record.series.items() if name.startswith(_FAILED)
-    }
-    failed = {name.removeprefix(_FAILED): rise for name, rise in rises.items() if rise}
-    answered = _rise(record.series[STEPS], window) if STEPS in record.series else 0
-    if sum(failed.values()) > answered:
-        yield _invalid(MostlyFailed(answered=answered, failed=failed), "traffic")
-
-
-def _rise(counter: Series, window: Window) -> int:
-    inside = counter.between(window.start_s, window.end_s).value
-    return int(inside[-1] - inside[0]) if inside.size else 0
 
 
 def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:
@@ -485,10 +298,6 @@ def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:
     return [Finding(basis, VerdictKind.INCONCLUSIVE, "samples")]
 
 
-def _invalid(basis: Basis, subject: str) -> Finding:
-    return Finding(basis, VerdictKind.INVALID, subject)
-
-
 def _sampling_findings(
     record: RunRecord, window: Window, t: FloatArray, value: FloatArray
 ) -> Iterable[Finding]:
@@ -497,20 +306,20 @@ def _sampling_findings(
     usual = float(np.median(np.diff(t)))
     gaps = _missing_s(record, window, t, usual)
     if gaps > _GAP_SHARE * window.duration_s:
-        yield _invalid(Gaps(missing_s=gaps, judged_s=window.duration_s), "sampler")
+        yield invalid(Gaps(missing_s=gaps, judged_s=window.duration_s), "sampler")
     late = record.series.get("sampler_late_s")
     if late is not None:
         _, lateness = window.samples(late)
         limit = max(_LATE_LEAST_S, _LATE_TIMES * usual)
         share = float(np.mean(lateness > limit)) if lateness.size else 0.0
         if share > _LATE_SHARE:
-            yield _invalid(SamplerLate(share=share, limit_s=limit), "sampler")
+            yield invalid(SamplerLate(share=share, limit_s=limit), "sampler")
     swap = record.series.get("swap_bytes")
     if swap is not None:
         _, swapped = window.samples(swap)
         rise = float(np.max(swapped) - swapped[0]) if swapped.size else 0.0
         if rise > max(_SWAP_LEAST, _SWAP_SHARE * float(np.median(value))):
-            yield _invalid(Swapping(swapped_bytes=rise), "host")
+            yield invalid(Swapping(swapped_bytes=rise), "host")
 
 
 def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -> float:
@@ -529,7 +338,6 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
 
 def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
     """Yield all interference from outside the engine."""
-    yield from _client_late(record, window)
     yield from _worker_silent(record, window)
     yield from _clock(record, window)
     yield from _starved(record, window)
@@ -537,30 +345,11 @@ def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
     yield from _missing_metrics(record, window)
 
 
-def _client_late(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for a run that sends its own requests over HTTP."""
-    late, share = record.latencies.get(LATE), record.series.get("client_cpu_share")
-    if late is None or share is None:
-        return
-    late_s = _quantile_s(late, window)
-    answered = record.latencies.get(TTFT) or record.latencies.get(E2E)
-    of_server_s = 0.0 if answered is None else _quantile_s(answered, window)
-    taken = share.between(window.start_s, window.end_s).value
-    cpu_share = float(np.median(taken)) if taken.size else 0.0
-    if late_s > max(_CLIENT_LATE_S, _CLIENT_LATE_OF * of_server_s) or cpu_share > _CLIENT_CPU_SHARE:
-        yield _invalid(ClientLate(late_s=late_s, cpu_share=cpu_share), "client")
-
-
-def _quantile_s(latencies: LatencySeries, window: Window) -> float:
-    inside = (latencies.t_s >= window.start_s) & (latencies.t_s <= window.end_s)
-    return latencies.where(inside).histogram().quantile_s(_CLIENT_QUANTILE) or 0.0
-
-
 def _disk_full(record: RunRecord) -> Iterable[Finding]:
     """Report that the disk refused a write: later data is lost."""
     full = record.last_event(DiskFull)
     if full is not None:
-        yield _invalid(DiskIsFull(message=full.text), "disk")
+        yield invalid(DiskIsFull(message=full.text), "disk")
 
 
 def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -579,7 +368,7 @@ def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
         if after - before > limit and ((samples > before) & (samples < after)).sum() > 1
     )
     if silent > _SILENT_SHARE * window.duration_s:
-        yield _invalid(WorkerSilent(silent_s=silent, judged_s=window.duration_s), "worker")
+        yield invalid(WorkerSilent(silent_s=silent, judged_s=window.duration_s), "worker")
 
 
 def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -590,20 +379,20 @@ def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:
     ]
     jumped = sum(jumps)
     if jumped > max(_CLOCK_LEAST_S, _CLOCK_SHARE * window.duration_s):
-        yield _invalid(ClockJumped(jumped_s=jumped), "host")
+        yield invalid(ClockJumped(jumped_s=jumped), "host")
 
 
 def _starved(record: RunRecord, window: Window) -> Iterable[Finding]:
     for name, limit in (("worker_cpu_wait_s", _WAITING_SHARE), (_STEAL, _STEAL_SHARE)):
         share = share_of_time(record.series.get(name), window)
         if share > limit:
-            yield _invalid(Starved(metric=name, share=share), "host")
+            yield invalid(Starved(metric=name, share=share), "host")
 
 
 def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding]:
     share = share_of_time(record.series.get("probe_stop_s"), window)
     if share > _PROBE_SHARE:
-        yield _invalid(ProbeStall(share=share), "probe")
+        yield invalid(ProbeStall(share=share), "probe")
 
 
 def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -618,7 +407,7 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
     for name in sorted(gated & {str(item) for item in declared} - left_out):
         series = record.series.get(name)
         if series is None or not len(series):
-            yield _invalid(MetricMissing(), name)
+            yield invalid(MetricMissing(), name)
 
 
 def share_of_time(series: Series | None, window: Window) -> float:
