@@ -5,18 +5,22 @@ times itself, as sleeps last longer than requested on a busy machine.  The diffe
 client's and the server's times is the client's error.
 
     python -m benchmarks load-client [--seconds 20] [--concurrency 8]
+
+With a rival, `vllm bench serve` sends to the same server in blocks that alternate with the
+client's, and the requests per second of both are compared.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import statistics
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +33,8 @@ from hybridbench.runs.http_load import HttpLoad, Traffic, words_of
 from hybridbench.workload.catalog import load_profile
 
 FIRST_S, GAP_S = 0.020, 0.010
+TOKENS = 16
+PAIRS = 3
 CHUNK = b'data: {"choices": [{"text": " so", "finish_reason": null}]}\n\n'
 LAST = b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
 
@@ -64,6 +70,7 @@ def serve(port: int) -> None:
 def traffic(url: str, concurrency: int) -> Traffic:
     """Chats without aborts, ``concurrency`` at a time."""
     settings = {"arrival": f"{{process: closed, concurrency: {concurrency}}}", "aborts": "{}"}
+    settings["output"] = f"{{tokens: [{TOKENS}, {TOKENS}]}}"
     profile = load_profile("chat-churn").with_overrides({**settings, "bad_input": "{}"})
     return Traffic(
         url=url,
@@ -77,22 +84,28 @@ def traffic(url: str, concurrency: int) -> Traffic:
     )
 
 
-def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[str, Any]]:
-    """Send for ``seconds``, and wait for the last answer; return the client and its latencies."""
+def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[str, Any], float]:
+    """Send for ``seconds``, and wait for the last answer.
+
+    Returns:
+        The client, its latencies, and the seconds from its first report of a request to the end.
+    """
     load = HttpLoad(traffic(url, concurrency).start(""), SystemClock())
     latencies: dict[str, dict[int, int]] = {}
     load.start()
-    end_s = time.monotonic() + seconds
+    began_s, is_sending = 0.0, True
     while not load.rests:
         if load.failure:
             raise SystemExit(load.failure)
-        if end_s and time.monotonic() > end_s:
+        if not began_s and load.counters().get("events.requests_submitted"):
+            began_s = time.monotonic()
+        if is_sending and began_s and time.monotonic() > began_s + seconds:
             load.pause()
-            end_s = 0.0
+            is_sending = False
         time.sleep(0.05)
         load.tend()
         add_latencies(latencies, load.take_latencies())
-    return load, latencies
+    return load, latencies, time.monotonic() - began_s
 
 
 def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
@@ -108,9 +121,45 @@ def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
     return f"{name.upper():5} ms  {'  '.join(cells)}  n {len(server):,}"
 
 
+def rates(url: str, seconds: float, concurrency: int, rival: Sequence[str]) -> Iterator[str]:
+    """Answered requests per second of both clients, in alternating blocks: a line for each pair."""
+    ratios = []
+    for _ in range(PAIRS):
+        load, _, took_s = drive(url, seconds, concurrency)
+        ours = load.counters()["events.finishes"] / took_s
+        load.stop()
+        requests = str(round(ours * seconds))
+        said = subprocess.run(
+            [*rival, "--num-prompts", requests, "--max-concurrency", str(concurrency)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        theirs = float(re.findall(r"Request throughput.*?([0-9.]+)\s*$", said, re.MULTILINE)[0])
+        ratios.append(ours / theirs)
+        yield f"requests/s  client {ours:.1f}  vllm bench serve {theirs:.1f}  {ratios[-1]:.3f}"
+    yield f"ratio  median {statistics.median(ratios):.3f}"
+
+
+def bench_serve(url: str, vllm: str, tokenizer: str) -> list[str]:
+    """The rival's command line, for requests like the client's."""
+    return [
+        *(vllm, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", tokenizer),
+        *("--dataset-name", "random", "--random-input-len", "64", "--ignore-eos"),
+        *("--random-output-len", str(TOKENS), "--disable-tqdm"),
+    ]
+
+
 def main(
     seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of traffic.")] = 20.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+    rival: Annotated[
+        tuple[str, str],
+        typer.Option(
+            metavar="VLLM DIR",
+            help="Also compare with `vllm bench serve`: the command, and a checkpoint's tokenizer.",
+        ),
+    ] = ("", ""),
 ) -> None:
     """The load client of `soak --url`: its error, its lateness, its processor time for a request.
 
@@ -122,13 +171,26 @@ def main(
     with subprocess.Popen(command) as server:
         try:
             time.sleep(2.0)
-            load, latencies = drive(url, seconds, concurrency)
+            load, latencies, took_s = drive(url, seconds, concurrency)
             with urllib.request.urlopen(f"{url}/measured") as answer:  # noqa: S310
                 measured = json.load(answer)
+            load.stop()
+            report(load, latencies, measured, took_s)
+            if rival[0]:
+                for line in rates(url, seconds, concurrency, bench_serve(url, *rival)):
+                    print(line)
         finally:
             server.terminate()
+
+
+def report(
+    load: HttpLoad,
+    latencies: Mapping[str, Mapping[int, int]],
+    measured: Mapping[str, Sequence[float]],
+    took_s: float,
+) -> None:
+    """Print the client's error, lateness and cost."""
     counts = load.counters()
-    load.stop()
     for name in (TTFT, ITL):
         print(row(name, latencies[name], measured[name]))
     late = LatencyHistogram()
@@ -136,6 +198,6 @@ def main(
     finished = counts["events.finishes"]
     print(f"late  ms  p99 {1e3 * (late.quantile_s(0.99) or 0.0):.2f}")
     print(
-        f"requests  {finished:,.0f} in {seconds:.0f} s, {finished / seconds:.1f}/s; "
+        f"requests  {finished:,.0f} in {took_s:.0f} s, {finished / took_s:.1f}/s; "
         f"client {1e3 * load.cpu_s / finished:.2f} ms of processor time each"
     )
