@@ -61,10 +61,12 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     """Compare the sides, after running those without a stored run.
 
     Raises:
-        UsageError: the sides are not comparable, or a live one would take too long.
+        UsageError: the sides are not comparable, one run is given twice, or a live one would take
+            too long.
         RunDirectoryError: a run cannot be read, or the store cannot be written.
     """
     stored = [(side, side.run_dir) for side in plan.sides if side.run_dir is not None]
+    _refuse_twice([run_dir for _, run_dir in stored])
     manifests = [(side, read_manifest(run_dir)) for side, run_dir in stored]
     if manifests:
         # Refuse incomparable stored runs before making or running anything for the others.
@@ -90,6 +92,15 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     )
     with opened_comparison(plan.store, SystemClock(), plan.terms, manifest) as writer:
         return _side_by_side(plan, make_run, writer)
+
+
+def _refuse_twice(run_dirs: Sequence[Path]) -> None:
+    for place, run_dir in enumerate(run_dirs):
+        if any(run_dir.samefile(earlier) for earlier in run_dirs[:place]):
+            raise UsageError(
+                f"{run_dir} is on both sides: compare it with another run.",
+                code=ErrorCode.BAD_VALUE,
+            )
 
 
 def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakPlan:

@@ -36,8 +36,9 @@ def test_a_stored_verdict_is_read_and_written_again_without_loss(path: Path) -> 
 
 
 def test_options_that_stored_runs_decide_are_named(hybridbench: CommandLine, stored: Path) -> None:
-    run = str(stored / "soak")
-    words = ("compare", run, run, "-q", "--store", str(stored / "compared"))
+    run = stored / "soak"
+    copy = shutil.copytree(run, stored / "copy")
+    words = ("compare", str(run), str(copy), "-q", "--store", str(stored / "compared"))
 
     plain = hybridbench(*words)
     asked = hybridbench(*words, "--profile", "absent", "--block", "1s", "--margin", "5%")

@@ -52,6 +52,17 @@ def test_a_stored_run_of_another_machine_is_refused_before_the_live_version_is_s
         compared(frozenset({"profile", "machine"}))
 
 
+def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(SOAK)
+    sides = (Side(str(SOAK), "run", run_dir=SOAK), Side(str(link), "link", run_dir=link))
+
+    with pytest.raises(UsageError, match="link is on both sides: compare it with another run"):
+        compare_stored(StoredPlan(sides, tmp_path / "store", ComparisonTerms(), frozenset(), 600.0))
+
+    assert not (tmp_path / "store").exists()
+
+
 def _watched(directory: Path) -> Side:
     shutil.copytree(SOAK, directory)
     manifest = json.loads((directory / MANIFEST).read_text("utf-8"))
