@@ -14,25 +14,26 @@ _PREFIX = "events."
 # The bundled engine's event counters on the metrics page of ``serve``.
 _OURS_BEHIND_HTTP = "hybridbench_events_"
 
-# The name of one event; names that only lose a plural ending need no entry.
+# The name of one event; names that only lose a plural ending need no entry, and those of what was
+# done to something, as in ``nodes_evicted``.
 _SINGULAR: Mapping[str, str] = {
     "finishes": "request",
+    "finish_length": "request that reached its token limit",
+    "finish_stop": "request that ended at a stop token",
     "request_success": "request",
-    "requests_submitted": "submitted request",
-    "requests_rejected": "rejected request",
     "requests_with": "request",
-    "sessions_opened": "opened session",
-    "sessions_closed": "closed session",
     "evict_leaf": "evicted leaf",
     "evict_internal_state": "evicted internal state",
     "abort_queued": "abort while queued",
     "abort_prefill": "abort in prefill",
     "abort_decode": "abort in decode",
-    "nodes_evicted": "evicted node",
-    "refusals": "refusal",
+    "abort_no_room": "abort for lack of room",
+    "session_abort_queued": "abort of a session's queued turn",
+    "session_abort_prefill": "abort of a session's turn in prefill",
+    "session_abort_decode": "abort of a session's turn in decode",
+    "evict_cascade": "parent evicted with its last child",
     "cow_copies": "copy on write",
     "kv_blocks_stored": "stored KV block",
-    "prefill_chunks": "prefill chunk",
     "states_tracked": "saved state",
     "track_donations": "donated state",
     "retract_retries": "retry after a retract",
@@ -45,6 +46,8 @@ _SINGULAR: Mapping[str, str] = {
 # Ends of plurals that lose an "es", as in misses, flushes and batches; ends of words in no plural.
 _WITH_ES = ("sses", "shes", "tches", "rches", "nches", "xes")
 _WITHOUT_PLURAL = ("ss", "us", "series")
+
+_CAPITALS: Mapping[str, str] = {"kv": "KV", "swa": "SWA"}
 
 # Among counters that moved together, a finding names the first of these.
 _TELLING = (
@@ -142,7 +145,10 @@ def singular(counter: str) -> str:
     name = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
     if name in _SINGULAR:
         return _SINGULAR[name]
-    words = name.replace("_", " ")
+    of, _, done = name.rpartition("_")
+    if done.endswith("ed") and of.endswith("s") and not of.endswith(_WITHOUT_PLURAL):
+        return f"{done} {singular(of)}"
+    words = " ".join(_CAPITALS.get(word, word) for word in name.split("_"))
     if words.endswith("ies") and not words.endswith("series"):
         return f"{words[:-3]}y"
     if words.endswith(_WITH_ES):

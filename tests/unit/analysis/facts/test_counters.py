@@ -31,6 +31,22 @@ def test_events_have_names_that_a_reader_knows() -> None:
 @pytest.mark.parametrize(
     ("counter", "event"),
     [
+        ("requests_truncated", "truncated request"),
+        ("host_evictions_refused", "refused host eviction"),
+        ("kv_events_published", "published KV event"),
+        ("events.requests_failed.500", "failed request (500)"),
+        ("scraped.engine:bytes_allocated_total", "allocated byte"),
+        ("scraped.process_failed_total", "process failed"),
+        ("scraped.hybridbench_events_finish_length_total", "request that reached its token limit"),
+    ],
+)
+def test_what_was_done_to_something_comes_first(counter: str, event: str) -> None:
+    assert singular(counter) == event
+
+
+@pytest.mark.parametrize(
+    ("counter", "event"),
+    [
         ("scraped.vllm:prefix_cache_queries_total", "prefix cache query"),
         ("scraped.vllm:prefix_cache_misses_total", "prefix cache miss"),
         ("events.flushes", "flush"),
