@@ -316,7 +316,7 @@ def soak(
         typer.Option(
             rich_help_panel=Panel.PROBES,
             metavar="TIME",
-            help="Time after the traffic in which finished greedy answers are computed anew by a "
+            help="Time after the traffic in which finished answers are computed anew by a "
             "reference without reuse, 3m at least once one is wrong; 0 compares none.  "
             "Default: a tenth of --duration, 10s to 2m.  With --url: time at each idle point in "
             "which a server is asked for answers again, without its cache.  Default: a tenth of "

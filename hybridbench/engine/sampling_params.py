@@ -62,3 +62,8 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the most probable token is always chosen, without randomness."""
         return self.temperature == 0.0 or self.top_k == 1
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether tokens are drawn, and only some of the vocabulary may be."""
+        return not self.is_greedy and (self.top_k != ALL_TOKENS or self.top_p < 1.0)

@@ -43,7 +43,7 @@ class Start(WireMessage, frozen=True):
     heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
     # Paths that a profile forces, by name: one event in so many takes the path.
     force: dict[str, int] = {}
-    # Finished greedy requests in each half of the sample; each comes as a FinishedAnswer.
+    # Finished requests in each half of the sample; each comes as a FinishedAnswer.
     answers_kept: int = 0
     # The worker serves Recompute and nothing else.
     is_reference: bool = False
@@ -171,9 +171,9 @@ class TrackAllocations(WireMessage, frozen=True):
 class Recompute(WireMessage, frozen=True):
     """To a reference: recompute an answer up to its first difference; answered by Recomputed.
 
-    ``prompt`` and ``output`` are tokens as in ``FinishedAnswer``.  If ``careful``, also look for
-    experts chosen by a near-tie.  ``chunk`` prompt tokens are computed at a time; 0 computes all at
-    once.
+    ``prompt``, ``output``, ``temperature`` and ``seed`` are those of a ``FinishedAnswer``.  If
+    ``careful``, also look for experts chosen by a near-tie.  ``chunk`` prompt tokens are computed
+    at a time; 0 computes all at once.
     """
 
     probe_id: int
@@ -181,6 +181,8 @@ class Recompute(WireMessage, frozen=True):
     output: bytes
     careful: bool = False
     chunk: int = 0
+    temperature: float = 0.0
+    seed: int = 0
 
 
 class Shutdown(WireMessage, frozen=True):
@@ -248,14 +250,14 @@ class Ended(WireRecord, frozen=True):
 
 
 class FinishedAnswer(WireMessage, frozen=True):
-    """A finished greedy request that was drawn to be recomputed by a reference.
+    """A finished request that was drawn to be recomputed by a reference.
 
     It takes ``place`` in its half of the sample: requests that ``reused`` something, or those that
     did not.  ``prompt`` is what was computed (the session's history first, after truncation) and
     ``output`` what was emitted, four bytes per token.  ``traits`` are names of ``Trait``;
     ``cached_tokens`` of the prompt were reused.  ``ancestors`` are the requests that it continues
     from, nearest first: the number of each, like its own ``arrival``, and its traits as
-    ``pack_traits`` encodes them.
+    ``pack_traits`` encodes them.  ``temperature`` (0: greedy) and ``seed`` are the request's.
     """
 
     rid: str
@@ -267,11 +269,13 @@ class FinishedAnswer(WireMessage, frozen=True):
     cached_tokens: int = 0
     arrival: int = -1
     ancestors: list[tuple[int, int]] = []
+    temperature: float = 0.0
+    seed: int = 0
 
 
 class AnswerTotals(WireMessage, frozen=True):
     """How many requests have finished so far, by whether their answers can be recomputed:
-    "greedy", "sampled", "payload".
+    "comparable", "filtered" (by top_k or top_p), "payload".
     """
 
     finished: dict[str, int]
@@ -290,8 +294,8 @@ class ReferenceReady(WireMessage, frozen=True):
 class Recomputed(WireMessage, frozen=True):
     """How an answer compares with the reference's, up to the first token that differs.
 
-    ``distance`` is (best logit - logit of the emitted token) / standard deviation of the logits at
-    ``wrong_place``, counted from the first token of the output; -1 if nothing differs.
+    ``distance`` is that of ``hybridbench.worker.reference`` at ``wrong_place``, counted from the
+    first token of the output; -1 if nothing differs.  ``best`` is the reference's token there.
     ``routing_gap``, for a careful computation, is the smallest gap between the last chosen expert
     and the first one not chosen, in standard deviations of the router's scores.  ``cpu_s`` is the
     CPU time of the process so far; ``error`` says why nothing was compared.

@@ -172,14 +172,16 @@ class AnswerCheck:
     def _left_out(self) -> dict[str, int]:
         tally = self._tally
         left_out = Counter(tally.left_out)
-        for name in ("sampled", "payload"):
+        # Older workers, which are soaked in comparisons, draw greedy requests alone.
+        comparable = self._finished.get("comparable", self._finished.get("greedy", 0))
+        for name in ("filtered", "sampled", "payload"):
             left_out[name] += self._finished.get(name, 0)
         if self._given_up:
             left_out[self._given_up] += self.waiting
         else:
             left_out["time"] += self.waiting
         seen = tally.compared + sum(tally.left_out.values()) + self.waiting
-        left_out["not-drawn"] += max(0, self._finished.get("greedy", 0) - seen)
+        left_out["not-drawn"] += max(0, comparable - seen)
         return {name: count for name, count in left_out.items() if count}
 
     def _begin(self) -> None:
@@ -274,7 +276,17 @@ class AnswerCheck:
     def _ask(self, answer: FinishedAnswer, *, careful: bool = False, chunk: int = 0) -> None:
         assert self._target is not None, "no reference was started"
         self._next_id += 1
-        self._target.post(Recompute(self._next_id, answer.prompt, answer.output, careful, chunk))
+        self._target.post(
+            Recompute(
+                self._next_id,
+                answer.prompt,
+                answer.output,
+                careful,
+                chunk,
+                answer.temperature,
+                answer.seed,
+            )
+        )
 
     def _on_recomputed(self, found: Recomputed) -> None:
         asked, self._asked = self._asked, None

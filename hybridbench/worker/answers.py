@@ -1,4 +1,4 @@
-"""Select finished greedy requests whose answers a reference will recompute.
+"""Select finished requests whose answers a reference will recompute.
 
 Only counts are kept here: a selected answer goes to the parent at once, which keeps the sample.
 """
@@ -20,7 +20,8 @@ from hybridbench.records.messages import AnswerTotals, FinishedAnswer
 
 class AnswerSample:
     """A seeded reservoir with ``size`` places for requests that reused something, and as many for
-    those that did not: each finished greedy request is in it with equal probability.
+    those that did not: each finished request is in it with equal probability, unless it has a
+    payload, or filters (top_k, top_p) of its sampled tokens, whose borders rounding may cross.
 
     Source: Vitter 1985, algorithm R.
     """
@@ -40,10 +41,11 @@ class AnswerSample:
         if req.payload:
             self._finished["payload"] += 1
             return
-        if not req.sampling_params.is_greedy:
-            self._finished["sampled"] += 1
+        params = req.sampling_params
+        if params.is_filtered:
+            self._finished["filtered"] += 1
             return
-        self._finished["greedy"] += 1
+        self._finished["comparable"] += 1
         reused = req.cached_tokens > 0
         offered = self._offered[reused]
         self._offered[reused] += 1
@@ -60,6 +62,8 @@ class AnswerSample:
                     cached_tokens=req.cached_tokens,
                     arrival=req.arrival,
                     ancestors=[(n, _inheritable(passed)) for n, passed in req.writers[1:]],
+                    temperature=0.0 if params.is_greedy else params.temperature,
+                    seed=params.seed,
                 )
             )
 

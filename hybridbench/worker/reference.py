@@ -3,6 +3,12 @@
 It has the version, weights and injected defects of the engine under soak, but none of the features
 under test: no shared prefix, chunk, overlap, draft, page or neighbour.  Every answer gets a new
 engine, so that each pool is new and zeroed.
+
+The distance of a token that differs is that of the logits which rounding must bridge, in standard
+deviations of the logits.  For a greedy token it is best logit - logit of the emitted token.  An
+error of at most d in every logit changes this by 2 d, and a cumulative probability at temperature
+T by at most d / (2 T).  So a sampled token, whose random number is ``gap`` away from the interval
+of the emitted one, has the distance 4 T gap.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.kernels.dispatch import REFERENCE, kernels_for
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.model_runner import LanguageModel
+from hybridbench.engine.next_token import choose_next_tokens, uniform
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, HiCache, HiCacheStorage
 from hybridbench.records.answers import unpack_tokens
@@ -100,25 +107,32 @@ class Reference:
         self.model = WatchedModel(model_of(config, kernels)[0])
 
     def compare(
-        self, prompt: Sequence[int], output: Sequence[int], chunk: int = 0
+        self,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        chunk: int = 0,
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> tuple[int, float, int]:
         """Recompute ``output`` until a token differs.
 
         Args:
             prompt: tokens, at least one.
-            output: the tokens emitted for it, greedily.
+            output: the tokens emitted for it.
             chunk: prompt tokens per step; 0 computes all at once.
+            temperature, seed: how they were drawn; greedily at 0.
 
         Returns:
-            The number of tokens that agree; and unless all do, for the next one its distance (how
-            far the emitted token's logit is below the best, in standard deviations of the logits)
-            and the best token.
+            The number of tokens that agree; and unless all do, for the next one its distance and
+            the reference's token.
 
         Raises:
             ValueError: the engine aborted the request, or ended it early.
         """
         engine = self._engine_for(len(prompt) + len(output), chunk)
-        params = SamplingParams(max_new_tokens=len(output), ignore_eos=True)
+        params = SamplingParams(
+            max_new_tokens=len(output), ignore_eos=True, temperature=temperature, seed=seed
+        )
         engine.submit("answer", prompt, params)
         agreed = 0
         while engine.has_work:
@@ -130,11 +144,10 @@ class Reference:
             row = self.model.take()
             if produced == agreed or row is None:
                 continue  # a chunk that does not end the prompt
-            logits = row[0].double()
-            best, emitted = int(logits.argmax()), output[agreed]
-            if best != emitted:
-                distance = (logits[best] - logits[emitted]) / logits.std()
-                return agreed, float(distance), best
+            place, emitted = len(prompt) + agreed, output[agreed]
+            [own] = choose_next_tokens(row, [params], [place])
+            if own != emitted:
+                return agreed, _distance(row[0].double(), emitted, params, place), own
             agreed = produced
         if agreed != len(output):
             raise ValueError(f"the reference ended after {agreed} of {len(output)} tokens")
@@ -149,6 +162,17 @@ class Reference:
             max_prefill_tokens=max(1, chunk or tokens),
         )
         return Engine(config, model=self.model)
+
+
+def _distance(logits: Tensor, emitted: int, params: SamplingParams, place: int) -> float:
+    """How far rounding must move ``logits`` for ``emitted`` to be the token at ``place``."""
+    if params.is_greedy:
+        return float((logits.max() - logits[emitted]) / logits.std())
+    ends = ((logits - logits.max()) / params.temperature).softmax(dim=0).cumsum(dim=0)
+    begin = float(ends[emitted - 1]) if emitted else 0.0
+    drawn = uniform(params.seed, place)
+    gap = max(begin - drawn, drawn - float(ends[emitted]), 0.0)
+    return 4 * params.temperature * gap / float(logits.std())
 
 
 def without_reuse(config: EngineConfig) -> EngineConfig:
@@ -204,7 +228,9 @@ def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
     agreed, distance, best, error = 0, 0.0, _NOTHING, ""
     try:
         with watch or nullcontext():
-            agreed, distance, best = reference.compare(prompt, output, asked.chunk)
+            agreed, distance, best = reference.compare(
+                prompt, output, asked.chunk, asked.temperature, asked.seed
+            )
     except Exception as failed:
         # An injected defect may break the reference too: then nothing is known about the answer.
         error = f"{type(failed).__name__}: {failed}"

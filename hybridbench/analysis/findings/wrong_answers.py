@@ -25,7 +25,8 @@ _FEW_RIGHT: Final = 0.05
 _FEWEST_COUNTED: Final = 5
 # Why a finished answer was not compared; unknown reasons are printed unchanged.
 _LEFT_OUT: Final[Mapping[str, str]] = {
-    "sampled": "sampled at a temperature",
+    "sampled": "sampled at a temperature",  # of older runs, and of other servers
+    "filtered": "sampled with top_k or top_p",
     "aborted": "aborted",
     "payload": "with a payload",
     "not-drawn": "not drawn for the sample",

@@ -354,20 +354,27 @@ def test_after_a_crash_no_time_is_spent_although_an_answer_was_wrong() -> None:
     assert clock.monotonic_s() == ended_s
 
 
-def test_what_is_left_afterwards_is_computed_for_a_limited_time() -> None:
+@pytest.mark.parametrize(
+    ("drawn_from", "not_wanted"),
+    [("comparable", "filtered"), ("greedy", "sampled")],
+    ids=["this-version", "older-worker"],
+)
+def test_what_is_left_afterwards_is_computed_for_a_limited_time(
+    drawn_from: str, not_wanted: str
+) -> None:
     clock = FakeClock()
     reference = FakeReference(clock)
     check = check_of(reference)
     for place in range(500):
         check.take(answer(place))
-    check.take(m.AnswerTotals({"greedy": 700, "sampled": 40, "payload": 3}))
+    check.take(m.AnswerTotals({drawn_from: 700, not_wanted: 40, "payload": 3}))
 
     found = check.finish(10.0, lambda: False)
 
     assert 10.0 <= clock.monotonic_s() - 0.0 < 12.0
     assert 0 < found.compared < 500
     assert found.left_out == {
-        "sampled": 40,
+        not_wanted: 40,
         "payload": 3,
         "time": 500 - found.compared,
         "not-drawn": 200,

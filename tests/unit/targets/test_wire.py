@@ -121,7 +121,7 @@ FROM_WORKER: list[m.FromWorker] = [
         heap_scan=HEAP_SCAN,
     ),
     m.FinishedAnswer("a", True, 3, b"\1\0\0\0", b"\2\0\0\0", ["reused-tree"], 1),
-    m.AnswerTotals({"greedy": 4, "sampled": 2}),
+    m.AnswerTotals({"comparable": 4, "filtered": 2}),
     m.ReferenceReady("qwen3_next", 4, 64, 0, 5.0),
     m.Recomputed(5, 12, -1, 0.0, 7, 7, 5.5, 0.01, ""),
     m.Steady(4.0, "evicting"),

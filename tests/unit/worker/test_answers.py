@@ -15,10 +15,17 @@ from hybridbench.records.messages import FinishedAnswer
 from hybridbench.worker.answers import AnswerSample, traits_of
 
 CONFIG = EngineConfig(seed=3)
+GREEDY = SamplingParams(max_new_tokens=2)
 
 
-def finished(rid: str, *, cached: int = 0, temperature: float = 0.0, payload: bytes = b"") -> Req:
-    req = Req(rid, [1, 2, 70_000], SamplingParams(max_new_tokens=2, temperature=temperature))
+def finished(
+    rid: str,
+    *,
+    cached: int = 0,
+    payload: bytes = b"",
+    params: SamplingParams = GREEDY,
+) -> Req:
+    req = Req(rid, [1, 2, 70_000], params)
     req.output_ids = [5, 6]
     req.cached_tokens = cached
     req.payload = payload
@@ -46,16 +53,27 @@ def test_what_cannot_be_computed_anew_is_counted_and_not_drawn() -> None:
 
     for req in (
         finished("a"),
-        finished("b", temperature=0.7),
-        finished("c", payload=b"image"),
+        finished("b", params=SamplingParams(temperature=0.7, top_k=40)),
+        finished("c", params=SamplingParams(temperature=0.7, top_p=0.9)),
         finished("d", payload=b"image"),
     ):
         sample.offer(req)
 
     totals = sample.totals()
     assert totals is not None
-    assert totals.finished == {"greedy": 1, "sampled": 1, "payload": 2}
+    assert totals.finished == {"comparable": 1, "filtered": 2, "payload": 1}
     assert [answer.rid for answer in sample.take()] == ["a"]
+
+
+def test_an_answer_says_how_its_tokens_were_drawn() -> None:
+    sample = AnswerSample(4, CONFIG)
+
+    sample.offer(finished("a", params=SamplingParams(temperature=0.7, seed=2**63)))
+    sample.offer(finished("b", params=SamplingParams(temperature=0.7, top_k=1)))
+
+    drawn, greedy = sample.take()
+    assert (drawn.temperature, drawn.seed) == (0.7, 2**63)
+    assert greedy.temperature == 0.0
 
 
 def test_half_of_the_sample_is_for_requests_that_reused_something() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from torch import Tensor
 
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.model_runner import ModelRunner
+from hybridbench.engine.next_token import NextTokens, uniform
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
@@ -29,6 +34,7 @@ CONFIG = EngineConfig(
 SHARED = [7 * index % 2000 for index in range(48)]
 PROMPTS = [[*SHARED[: 8 * (index % 6)], 100 + index, 17, *range(index)] for index in range(24)]
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
+DRAWN = replace(GREEDY, temperature=0.9, seed=31)
 
 
 @cache
@@ -36,24 +42,27 @@ def reference() -> Reference:
     return Reference(CONFIG)
 
 
-def answers(config: EngineConfig = CONFIG) -> list[list[int]]:
+def answers(params: SamplingParams = GREEDY) -> list[list[int]]:
     """Those of an engine that serves all prompts at once, twice: then there are states to reuse."""
-    engine = Engine(config)
-    engine.generate(PROMPTS, GREEDY)
-    return engine.generate(PROMPTS, GREEDY)
+    engine = Engine(CONFIG)
+    engine.generate(PROMPTS, params)
+    return engine.generate(PROMPTS, params)
 
 
-def wrong_ones(outputs: list[list[int]]) -> list[int]:
+def wrong_ones(outputs: list[list[int]], params: SamplingParams = GREEDY) -> list[int]:
     found = []
     for index, (prompt, output) in enumerate(zip(PROMPTS, outputs, strict=True)):
-        _, distance, _ = reference().compare(prompt, output)
+        _, distance, _ = reference().compare(prompt, output, 0, params.temperature, params.seed)
         if distance > MEASURED["qwen3_next"].distance:
             found.append(index)
     return found
 
 
-def test_healthy_answers_agree_whatever_was_shared_chunked_or_beside_them() -> None:
-    assert wrong_ones(answers()) == []
+@pytest.mark.parametrize("params", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_healthy_answers_agree_whatever_was_shared_chunked_or_beside_them(
+    params: SamplingParams,
+) -> None:
+    assert wrong_ones(answers(params), params) == []
 
 
 def test_states_that_are_not_cleared_show_in_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +105,43 @@ def test_it_stops_at_the_first_token_that_differs_and_says_how_far_it_is(chunk: 
     assert (agreed, best) == (4, right[4])
     assert distance > 0.001
     assert reference().compare(prompt, right, chunk) == (10, 0.0, -1)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seed": 32}, {"temperature": 0.3}], ids=["another-seed", "colder"]
+)
+def test_tokens_drawn_in_another_way_show_in_answers(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, float]
+) -> None:
+    healthy = ModelRunner.next_tokens
+
+    def for_its_neighbour(
+        self: ModelRunner, batch: ForwardBatch, logits: Tensor, params: list[SamplingParams]
+    ) -> NextTokens:
+        """The last of several requests is drawn as if it were another one."""
+        others = [*params[:-1], replace(params[-1], **changed)]  # type: ignore[arg-type]
+        return healthy(self, batch, logits, others if len(params) > 1 else params)
+
+    monkeypatch.setattr(ModelRunner, "next_tokens", for_its_neighbour)
+
+    assert len(wrong_ones(answers(DRAWN), DRAWN)) >= 2
+
+
+def test_the_distance_of_a_drawn_token_is_what_its_random_number_lacks() -> None:
+    prompt = PROMPTS[1]
+    agreed, distance, own = reference().compare(prompt, [0, 0], 0, 0.5, 31)
+
+    engine = Engine(without_reuse(CONFIG), model=reference().model)
+    engine.submit("one", prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
+    engine.step()
+    logits = reference().model.logits
+    assert logits is not None
+    row = logits[0].double()
+    ends = (row / 0.5).softmax(dim=0).cumsum(dim=0)
+    drawn = uniform(31, len(prompt))
+    assert agreed == 0
+    assert ends[own - 1] <= drawn < ends[own]
+    assert distance == pytest.approx(float(4 * 0.5 * (drawn - ends[0]) / row.std()), rel=1e-3)
 
 
 def test_the_distance_is_in_standard_deviations_of_the_logits() -> None:
