@@ -6,6 +6,7 @@
 For each preset and each way to schedule it, an engine serves random traffic with shared prefixes,
 and the reference recomputes every finished answer.  At each token both have logits; the distance
 due to rounding is at most 2 max|difference| / standard deviation there, which is recorded.
+Every second request is sampled at temperature 1.
 Recordings with even seeds set the tolerance, those with odd seeds check it.
 """
 
@@ -132,7 +133,12 @@ def _served(engine: Engine, requests: int, rng: random.Random) -> Iterator[Req]:
             shared = rng.choice(prefixes)
             prompt = shared[: rng.randrange(10, len(shared))]
             prompt += [rng.randrange(vocab) for _ in range(rng.randrange(1, 80))]
-            params = SamplingParams(max_new_tokens=rng.randrange(8, 64), ignore_eos=True)
+            params = SamplingParams(
+                max_new_tokens=rng.randrange(8, 64),
+                ignore_eos=True,
+                temperature=float(sent % 2),
+                seed=sent,
+            )
             engine.submit(str(sent), prompt, params)
             sent += 1
         for event in engine.step():
@@ -153,7 +159,9 @@ def _compare(req: Req, logits: Sequence[Tensor], reference: Reference, figures: 
 
     last = model.logits
     model.forward = kept  # type: ignore[method-assign]
-    _, distance, best = reference.compare(req.origin_input_ids, req.output_ids)
+    params = req.sampling_params
+    drawn = params.temperature, params.seed
+    _, distance, best = reference.compare(req.origin_input_ids, req.output_ids, 0, *drawn)
     model.forward = forward  # type: ignore[method-assign]
     figures.answers += 1
     figures.tokens += len(anew)
@@ -166,7 +174,7 @@ def _compare(req: Req, logits: Sequence[Tensor], reference: Reference, figures: 
     if largest > _FAR:
         watch = RoutingWatch()
         with watch:
-            reference.compare(req.origin_input_ids, req.output_ids)
+            reference.compare(req.origin_input_ids, req.output_ids, 0, *drawn)
         gap = watch.least_gap
         if gap is not None:
             figures.gaps.append(gap)
