@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.model_runner import ModelRunner
 from hybridbench.engine.next_token import NextTokens, uniform
@@ -125,6 +126,44 @@ def test_tokens_drawn_in_another_way_show_in_answers(
     monkeypatch.setattr(ModelRunner, "next_tokens", for_its_neighbour)
 
     assert len(wrong_ones(answers(DRAWN), DRAWN)) >= 2
+
+
+def forward_passes(monkeypatch: pytest.MonkeyPatch, config: EngineConfig, answer: Recompute) -> int:
+    """How many the reference needs for an answer that is right."""
+    judge = Reference(config)
+    modes: list[str] = []
+    healthy = judge.model.forward
+
+    def counted(batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        modes.append(batch.mode)
+        return healthy(batch, kv_pool)
+
+    monkeypatch.setattr(judge.model, "forward", counted)
+    found = recomputed(judge, answer)
+    assert (found.compared, found.wrong_place, found.error) == (10, -1, "")
+    return len(modes)
+
+
+@pytest.mark.parametrize("params", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_right_answer_is_confirmed_in_two_steps_but_not_by_drafts_under_test(
+    monkeypatch: pytest.MonkeyPatch, params: SamplingParams
+) -> None:
+    [right] = Engine(CONFIG).generate([PROMPTS[5]], params)
+    packed = pack_tokens(PROMPTS[5]), pack_tokens(right)
+    answer = Recompute(1, *packed, temperature=params.temperature, seed=params.seed)
+
+    assert forward_passes(monkeypatch, CONFIG, answer) == 2
+    drafting = replace(CONFIG, speculative_algorithm="NGRAM")
+    assert forward_passes(monkeypatch, drafting, answer) == 10
+
+
+@pytest.mark.parametrize("place", [0, 1, 8, 9])
+def test_an_answer_with_a_wrong_token_is_not_confirmed(place: int) -> None:
+    [right] = Engine(CONFIG).generate([PROMPTS[5]], GREEDY)
+    wrong = [*right[:place], (right[place] + 1) % 2048, *right[place + 1 :]]
+
+    assert reference().confirms(PROMPTS[5], right)
+    assert not reference().confirms(PROMPTS[5], wrong)
 
 
 def test_the_distance_of_a_drawn_token_is_what_its_random_number_lacks() -> None:
