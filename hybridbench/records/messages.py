@@ -75,6 +75,11 @@ class Sampling(WireRecord, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
 
+    @property
+    def drawn_at(self) -> float:
+        """The temperature; 0 where the most probable token is always chosen."""
+        return 0.0 if self.top_k == 1 else self.temperature
+
 
 class Submit(WireMessage, frozen=True):
     """A new request.  ``input_ids`` belongs to the workload and is read-only.

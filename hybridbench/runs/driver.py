@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hybridbench.records.answers import pack_tokens
-from hybridbench.records.messages import FinishedAnswer, StepEvents
+from hybridbench.records.messages import Disconnect, FinishedAnswer, Sampling, StepEvents, Submit
 from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
 
@@ -31,6 +31,8 @@ class Driver:
         self._workload = workload
         self._target = target
         self._paused = False
+        # Of the requests whose end is not reported yet.
+        self._sampling: dict[str, Sampling] = {}
         self.counts = DriverCounts()
 
     @property
@@ -44,6 +46,10 @@ class Driver:
             action = self._workload.next_action(now_s)
             if isinstance(action, WaitUntil):
                 return action.due_s
+            if isinstance(action, Submit):
+                self._sampling[action.rid] = action.sampling
+            elif isinstance(action, Disconnect):
+                self._sampling.pop(action.rid, None)
             self._target.post(action)
         return now_s
 
@@ -65,11 +71,16 @@ class Driver:
         return self._workload.refusal
 
     def as_sent(self, answer: FinishedAnswer) -> FinishedAnswer:
-        """Return ``answer`` with the prompt that the client meant, whatever the engine made of it.
+        """Return ``answer`` with the prompt, temperature and seed that the client meant, whatever
+        the engine made of them.
 
         To be called before the workload learns that the request has ended.
         """
-        prompt = self._workload.prompt_of(answer.rid)
+        sampling, prompt = self._sampling.get(answer.rid), self._workload.prompt_of(answer.rid)
+        if sampling is not None:
+            answer = msgspec.structs.replace(
+                answer, temperature=sampling.drawn_at, seed=sampling.seed
+            )
         if prompt is None:
             return answer
         return msgspec.structs.replace(answer, prompt=pack_tokens(prompt))
@@ -80,11 +91,14 @@ class Driver:
         # Refusals on arrival come first: they happened before the step ran.
         for refused in events.rejected:
             counts.rejected += 1
+            self._sampling.pop(refused.rid, None)
             workload.on_rejected(refused.rid, refused.message)
         for rid in events.admitted:
             workload.on_admitted(rid)
         for rid in events.first_tokens:
             workload.on_first_token(rid, now_s)
+        for ended in (*events.finished, *events.aborted):
+            self._sampling.pop(ended.rid, None)
         for ended in events.finished:
             counts.finished += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)

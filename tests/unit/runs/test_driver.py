@@ -87,6 +87,26 @@ def test_an_answer_gets_the_prompt_of_its_client_while_its_request_is_in_flight(
     assert driver.as_sent(answer).prompt == pack_tokens([1, 2, 3, 4])
 
 
+def test_an_answer_gets_the_temperature_and_seed_of_its_client_until_its_request_has_ended() -> (
+    None
+):
+    greedy = m.Sampling(4, temperature=0.8, top_k=1, seed=6)
+    sent = [m.Submit("a", [1], m.Sampling(4, temperature=0.8, seed=5)), m.Submit("b", [1], greedy)]
+    workload = FakeWorkload(0)
+    workload.actions += sent
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    answer = m.FinishedAnswer("a", False, 0, b"", b"", [], temperature=0.3, seed=1)
+    other = m.FinishedAnswer("b", False, 0, b"", b"", [], temperature=0.3, seed=1)
+
+    driver.pump(0.0)
+
+    meant = [driver.as_sent(one) for one in (answer, other)]
+    assert [(one.temperature, one.seed) for one in meant] == [(0.8, 5), (0.0, 6)]
+    ended = m.Ended("a", [5], "length", 1, 0, None, None)
+    driver.on_step_events(m.StepEvents(1.0, 1, [], [], [ended], [], []))
+    assert driver.as_sent(answer).seed == 1
+
+
 def test_pausing_twice_is_pausing_once() -> None:
     workload = FakeWorkload()
     driver = Driver(workload, FakeTarget(FakeClock()))
