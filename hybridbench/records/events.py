@@ -370,6 +370,8 @@ class AnswersCompared(Event, frozen=True):
         wrong: the first hundred wrong answers.
         wrong_answers: the number of wrong answers.
         wrong_at_start: how many of them differ at their first token; None in older runs.
+        greedy: how many of ``compared`` are greedy; None in older runs.
+        wrong_greedy: how many of those are wrong.
         wrong_first: wrong ones that reused nothing computed by another wrong one; None, as in
             older runs, means all.
         right_first: the same for right ones.
@@ -390,6 +392,8 @@ class AnswersCompared(Event, frozen=True):
     wrong: tuple[WrongAnswer, ...] = ()
     wrong_answers: int = 0
     wrong_at_start: int | None = None
+    greedy: int | None = None
+    wrong_greedy: int = 0
     wrong_first: int | None = None
     right_first: int | None = None
     wrong_traits: dict[str, int] = {}

@@ -104,6 +104,8 @@ class Tally:
             wrong=tuple(self._example(*one) for one in self.wrong[:_WRONG_STORED]),
             wrong_answers=len(self.wrong),
             wrong_at_start=sum(found.wrong_place == 0 for _, found in self.wrong),
+            greedy=sum(answer.temperature == 0 for answer in answers),
+            wrong_greedy=sum(answer.temperature == 0 for answer in wrong),
             wrong_first=len(wrong_first),
             right_first=len(right_first),
             wrong_traits=self._with_traits(wrong_first),

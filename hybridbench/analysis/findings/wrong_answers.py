@@ -88,9 +88,11 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         wrong: number of wrong answers among the ``compared``.
         at_start: how many of them differ at their first token; None if that is not known.
         tokens: compared, up to the first difference of each.
-        tolerance: the largest distance that counts as rounding: (best logit - logit of the emitted
-            token) / standard deviation of the logits.
+        tolerance: the largest distance that counts as rounding, in standard deviations of the
+            logits.
         largest: the largest distance of a wrong answer.
+        greedy: number of greedy answers among the ``compared``; None if that is not known.
+        wrong_greedy: how many of them are wrong.
         wrong_first: wrong ones that reused nothing computed by another wrong one, without those
             chosen for a rare trait; None means all.
         right_first: the same for the right ones.
@@ -115,6 +117,8 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     tolerance: float
     largest: float
     at_start: int | None = None
+    greedy: int | None = None
+    wrong_greedy: int = 0
     wrong_first: int | None = None
     right_first: int | None = None
     wrong_for: int = 0
@@ -131,13 +135,22 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         shared = [one.words(wrong, right, are_all=are_all) for one in self.common]
         verb = "is" if self.wrong == 1 else "are"
         title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
-        lines = [*shared, *self._from_the_start(), *self._hardly_a_right_one()]
+        drawn = self._only_sampled_ones()
+        lines = [*drawn, *shared, *self._from_the_start(), *self._hardly_a_right_one()]
         # A trait that only the wrong ones have, or else what is known of nearly all answers.
-        leads = lines[:1] if shared or self._nearly_all else []
+        leads = lines[:1] if drawn or shared or self._nearly_all else []
+        cause = (
+            "the state or the KV that these requests computed from was not theirs, or was "
+            "not of the length that it was taken for"
+        )
+        if drawn:
+            cause = (
+                "their tokens were drawn with another seed, temperature or position, or from "
+                "slightly wrong logits, which change a sampled token before a greedy one"
+            )
         return Words(
             "; ".join([title, *leads]),
-            cause="the state or the KV that these requests computed from was not theirs, or was "
-            "not of the length that it was taken for",
+            cause=cause,
             evidence=(
                 *lines[len(leads) :][:_EXAMPLES_MAX],
                 *map(_example, self.examples[:_EXAMPLES_MAX]),
@@ -149,6 +162,11 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         del found
+        if self._only_sampled_ones() and not self.common:
+            return (
+                "Look at the seed, the temperature and the position with which the tokens of these "
+                "requests are drawn, and at what may exchange them between requests."
+            )
         if self.common:
             said = TRAIT_WORDS[Trait(self.common[0].trait)]
             return f"Look at the code that serves requests that {said}."
@@ -172,6 +190,18 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     def _nearly_all(self) -> bool:
         right = self.compared - self.wrong
         return self.wrong >= _FEWEST_COUNTED and right <= _FEW_RIGHT * self.compared
+
+    def _only_sampled_ones(self) -> list[str]:
+        """That no greedy answer is wrong, if that is hardly chance."""
+        if self.greedy is None or self.wrong_greedy:
+            return []
+        right = self.compared - self.wrong
+        if fisher((self.wrong, self.wrong, right - self.greedy, right)) > _CHANCE_MOST:
+            return []
+        return [
+            f"all of them were sampled at a temperature, and none of {self.greedy:,} greedy ones "
+            "is wrong"
+        ]
 
     def _from_the_start(self) -> Iterator[str]:
         """How many of the wrong answers differ at their first token, if that is known."""
@@ -210,6 +240,8 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
         wrong=wrong,
         compared=compared,
         at_start=_at_start(events),
+        greedy=_greedy(events),
+        wrong_greedy=sum(event.wrong_greedy for event in events),
         tokens=sum(event.tokens for event in events),
         tolerance=max(event.tolerance for event in events),
         largest=max(answer.distance for answer in examples),
@@ -326,6 +358,13 @@ def _by_stratum(lineages: Sequence[Lineages], trait: Trait) -> Iterator[tuple[in
 def _at_start(events: Sequence[AnswersCompared]) -> int | None:
     """How many wrong answers differ at their first token; None if a run did not count them."""
     counts = [event.wrong_at_start for event in events if event.wrong_answers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _greedy(events: Sequence[AnswersCompared]) -> int | None:
+    """How many of the compared answers are greedy; None if a run did not count them."""
+    counts = [event.greedy for event in events if event.compared]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 

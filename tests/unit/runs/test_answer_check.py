@@ -125,6 +125,7 @@ def test_a_suspect_is_computed_twice_more_once_in_other_steps() -> None:
     assert third.careful
     assert third.chunk == 0
     assert (found.wrong_answers, found.wrong_at_start) == (1, 0)
+    assert (found.greedy, found.wrong_greedy) == (found.compared, 1)
     (wrong,) = found.wrong
     assert (wrong.rid, wrong.place, wrong.distance) == ("r0", 2, 0.3)
     # The first wrong token is the 33rd of the request: the first one of its third page.

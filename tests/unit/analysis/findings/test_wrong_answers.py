@@ -109,6 +109,26 @@ def test_what_wrong_answers_have_in_common_leads_the_sentence() -> None:
     assert "request 0, 20 prompt tokens: output token 4" in " ".join(finding.evidence)
 
 
+def test_faults_of_sampling_are_told_from_those_of_a_state() -> None:
+    answers = [wrong(f"r{n}", 0.1) for n in range(12)]
+    sampled = msgspec.structs.replace(compared(*answers), greedy=50)
+
+    [found] = [f for f in judged(sampled).findings if isinstance(f.basis, WrongAnswers)]
+
+    assert found.title.endswith(
+        "all of them were sampled at a temperature, and none of 50 greedy ones is wrong"
+    )
+    assert "seed" in found.cause
+    assert "seed" in found.basis.advice(found)
+    # Too few greedy ones, one that is wrong, or an older run, which did not count them.
+    few = msgspec.structs.replace(sampled, greedy=5)
+    one = msgspec.structs.replace(sampled, wrong_greedy=1)
+    for event in (few, one, compared(*answers)):
+        [other] = [f for f in judged(event).findings if isinstance(f.basis, WrongAnswers)]
+        assert "sampled" not in other.title
+        assert "state" in other.cause
+
+
 def test_what_is_shared_is_said_of_those_that_reused_nothing_of_a_wrong_one() -> None:
     heirs = [wrong(str(i), 1.0, Trait.REUSED_TREE) for i in range(5)]
     first = [wrong(f"first-{i}", 1.0, Trait.RETRACTED) for i in range(12)]
