@@ -177,8 +177,8 @@ class Recompute(WireMessage, frozen=True):
     """To a reference: recompute an answer up to its first difference; answered by Recomputed.
 
     ``prompt``, ``output``, ``temperature`` and ``seed`` are those of a ``FinishedAnswer``.  If
-    ``careful``, also look for experts chosen by a near-tie.  ``chunk`` prompt tokens are computed
-    at a time; 0 computes all at once.
+    ``careful``, also look for a near-tie between experts that explains a difference.  ``chunk``
+    prompt tokens are computed at a time; 0 computes all at once.
     """
 
     probe_id: int
@@ -301,8 +301,8 @@ class Recomputed(WireMessage, frozen=True):
 
     ``distance`` is that of ``hybridbench.worker.reference`` at ``wrong_place``, counted from the
     first token of the output; -1 if nothing differs.  ``best`` is the reference's token there.
-    ``routing_gap``, for a careful computation, is the smallest gap between the last chosen expert
-    and the first one not chosen, in standard deviations of the router's scores.  ``cpu_s`` is the
+    ``routing_gap``, for a careful computation, is the gap of a near-tie between experts that
+    explains the difference, in standard deviations of the router's scores.  ``cpu_s`` is the
     CPU time of the process so far; ``error`` says why nothing was compared.
     """
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,12 +33,14 @@ from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.next_token import choose_next_tokens, uniform
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, HiCache, HiCacheStorage
-from hybridbench.records.answers import unpack_tokens
+from hybridbench.records.answers import ROUTING_GAP_LEAST, unpack_tokens
 from hybridbench.records.messages import Recompute, Recomputed, ReferenceReady, Shutdown
 from hybridbench.targets.wire import WorkerWire
 
 _NICE: Final = 19
 _NOTHING = -1
+# Near-ties of one answer that are tried; with more, one of them is taken to be the cause.
+_NEAR_TIES_MAX: Final = 16
 # Tokens of an answer that one step checks.
 _CHAIN: Final = 32
 
@@ -73,15 +74,31 @@ class WatchedModel:
         return self.logits
 
 
+class NearTie(NamedTuple):
+    """A choice of experts that rounding may reverse."""
+
+    gap: float
+    """Between the last chosen expert and the next one, in standard deviations of the scores."""
+    call: int
+    """Number of the call that chose, since the watch began."""
+    row: int
+    """The token's row in that call."""
+
+
 class RoutingWatch(TorchFunctionMode):
     """Records, while active, how close each choice of experts was to a different one.
 
-    Every model family chooses its experts with ``topk``; nothing else in a greedy step calls it.
+    Every model family chooses its experts with ``topk``; nothing else in a step calls it, unless
+    tokens are filtered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reversed_tie: NearTie | None = None) -> None:
+        """At ``reversed_tie``, the next expert is chosen in place of the last one."""
         super().__init__()
         self.least_gap: float | None = None
+        self.near_ties: list[NearTie] = []
+        self._reversed_tie = reversed_tie
+        self._calls = 0
 
     def __torch_function__(
         self,
@@ -91,18 +108,28 @@ class RoutingWatch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
+        found = func(*args, **(kwargs or {}))
         if func in {torch.topk, Tensor.topk}:
-            self._look(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            with torch._C.DisableTorchFunction():
+                self._look(found, *args, **(kwargs or {}))
+        return found
 
-    def _look(self, scores: Tensor, k: int, *_args: object, **_kwargs: object) -> None:
+    def _look(
+        self, found: Sequence[Tensor], scores: Tensor, k: int, *_args: object, **_kwargs: object
+    ) -> None:
+        call, self._calls = self._calls, self._calls + 1
         if k >= scores.shape[-1]:
             return
-        with torch._C.DisableTorchFunction():
-            ordered = scores.float().sort(dim=-1, descending=True).values
-            gaps = (ordered[..., k - 1] - ordered[..., k]) / scores.float().std(dim=-1)
-            gap = float(gaps.min())
-        self.least_gap = gap if self.least_gap is None else min(self.least_gap, gap)
+        values, experts = scores.sort(dim=-1, descending=True)
+        gaps = (values[:, k - 1] - values[:, k]).float() / scores.float().std(dim=-1)
+        least = float(gaps.min())
+        self.least_gap = least if self.least_gap is None else min(self.least_gap, least)
+        near = (gaps < ROUTING_GAP_LEAST).nonzero().flatten().tolist()
+        self.near_ties += [NearTie(float(gaps[row]), call, row) for row in near]
+        tie = self._reversed_tie
+        if tie is not None and tie.call == call:
+            best, chosen = found
+            best[tie.row, -1], chosen[tie.row, -1] = values[tie.row, k], experts[tie.row, k]
 
 
 class Reference:
@@ -273,14 +300,16 @@ def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
     """Return the reply to ``asked``; a failed computation is an error, not a difference."""
     prompt, output = unpack_tokens(asked.prompt), unpack_tokens(asked.output)
     drawn = asked.temperature, asked.seed
-    watch = RoutingWatch() if asked.careful else None
-    agreed, distance, best, error = 0, 0.0, _NOTHING, ""
+    agreed, distance, best, gap, error = 0, 0.0, _NOTHING, None, ""
     try:
-        if watch is None and reference.confirms(prompt, output, *drawn):
+        if asked.careful:
+            (agreed, distance, best), gap = _carefully(
+                lambda: reference.compare(prompt, output, asked.chunk, *drawn)
+            )
+        elif reference.confirms(prompt, output, *drawn):
             agreed = len(output)
         else:
-            with watch or nullcontext():
-                agreed, distance, best = reference.compare(prompt, output, asked.chunk, *drawn)
+            agreed, distance, best = reference.compare(prompt, output, asked.chunk, *drawn)
     except Exception as failed:
         # An injected defect may break the reference too: then nothing is known about the answer.
         error = f"{type(failed).__name__}: {failed}"
@@ -293,6 +322,27 @@ def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
         emitted=output[agreed] if differs else _NOTHING,
         best=best,
         cpu_s=time.process_time(),
-        routing_gap=None if watch is None else watch.least_gap,
+        routing_gap=gap,
         error=error,
     )
+
+
+def _carefully(
+    compare: Callable[[], tuple[int, float, int]],
+) -> tuple[tuple[int, float, int], float | None]:
+    """The result of ``compare``, and the gap of the choice of experts that explains a difference:
+    if it falls the other way, more of the answer agrees.  None if there is no such choice.
+    """
+    with RoutingWatch() as watch:
+        found = compare()
+    if found[2] == _NOTHING:
+        return found, None
+    near = sorted(watch.near_ties)
+    if len(near) > _NEAR_TIES_MAX:
+        return found, near[0].gap
+    for tie in near:
+        with RoutingWatch(tie):
+            agreed, _, own = compare()
+        if own == _NOTHING or agreed > found[0]:
+            return found, tie.gap
+    return found, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -20,8 +21,15 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.records.answers import MEASURED, pack_tokens, tolerance_of
-from hybridbench.records.messages import Recompute
-from hybridbench.worker.reference import Reference, RoutingWatch, recomputed, without_reuse
+from hybridbench.records.messages import Recompute, Recomputed
+from hybridbench.worker import reference as reference_module
+from hybridbench.worker.reference import (
+    NearTie,
+    Reference,
+    RoutingWatch,
+    recomputed,
+    without_reuse,
+)
 
 CONFIG = EngineConfig(
     model="qwen3-next-nano",
@@ -202,20 +210,47 @@ def test_a_near_tie_between_experts_is_seen() -> None:
 
     with RoutingWatch() as watch:
         scores.topk(1, dim=-1)
+    with RoutingWatch(watch.near_ties[0]):
+        other = scores.topk(1, dim=-1)
 
     assert watch.least_gap == pytest.approx(1e-6 / float(scores[0].std()), rel=0.3)
+    assert [(tie.call, tie.row) for tie in watch.near_ties] == [(0, 0)]
+    assert other.indices.tolist() == [[3], [1]]
+    assert other.values.tolist() == [[float(scores[0, 3])], [5.0]]
 
 
-def test_a_careful_computation_says_how_near_the_experts_were() -> None:
-    prompt, output = pack_tokens(PROMPTS[0]), pack_tokens([1, 2])
+def test_a_near_tie_between_experts_excuses_only_what_the_other_expert_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference_module, "ROUTING_GAP_LEAST", 0.01)
+    judge = Reference(replace(CONFIG, model="qwen3-next-tiny"))
+    with RoutingWatch() as watch:
+        right = drawn_alone(judge)
+    tie, reversed_ = next(
+        (tie, output) for tie in watch.near_ties if (output := drawn_alone(judge, tie)) != right
+    )
+    place = next(n for n, token in enumerate(right) if reversed_[n] != token)
+    altered = [*right[:place], (right[place] + 1000) % 2048, *right[place + 1 :]]
 
-    plain = recomputed(reference(), Recompute(1, prompt, output))
-    careful = recomputed(reference(), Recompute(2, prompt, output, careful=True, chunk=4))
+    excused, wrong = (judged_carefully(judge, output) for output in (reversed_, altered))
 
-    assert plain.routing_gap is None
-    assert careful.routing_gap is not None
-    assert careful.routing_gap > 0
-    assert (plain.wrong_place, plain.best) == (careful.wrong_place, careful.best)
+    assert (excused.wrong_place, wrong.wrong_place) == (place, place)
+    assert excused.routing_gap == pytest.approx(tie.gap, rel=0.1)
+    assert wrong.routing_gap is None
+
+
+def drawn_alone(judge: Reference, tie: NearTie | None = None) -> list[int]:
+    """The answer of an engine in which rounding may have reversed ``tie``."""
+    engine = Engine(without_reuse(CONFIG), model=judge.model)
+    with RoutingWatch(tie) if tie else nullcontext():
+        [output] = engine.generate([PROMPTS[17]], DRAWN)
+    return output
+
+
+def judged_carefully(judge: Reference, output: list[int]) -> Recomputed:
+    packed = pack_tokens(PROMPTS[17]), pack_tokens(output)
+    drawn = {"temperature": DRAWN.temperature, "seed": DRAWN.seed}
+    return recomputed(judge, Recompute(1, *packed, careful=True, **drawn))  # type: ignore[arg-type]
 
 
 def test_an_answer_that_cannot_be_computed_is_an_error_and_no_difference() -> None:
