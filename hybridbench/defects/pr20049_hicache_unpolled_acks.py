@@ -89,7 +89,7 @@ DEFECT = Defect(
     ),
     patches=(
         Patch(Scheduler, "schedule", _schedule, fingerprint="633c869cf655"),
-        Patch(Scheduler, "_next_prefill", _next_prefill, fingerprint="2dc741cc1e55"),
+        Patch(Scheduler, "_next_prefill", _next_prefill, fingerprint="835542aab22b"),
         Patch(Scheduler, "has_transfers", property(_has_transfers), fingerprint="6c3a2036c725"),
         Patch(Pools, "empty_tree", _empty_tree, fingerprint="f9c1b30b52e5"),
     ),

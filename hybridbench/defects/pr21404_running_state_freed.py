@@ -37,7 +37,7 @@ DEFECT = Defect(
         "one request",
         "states_lost",
     ),
-    patches=(Patch(PrefillAdder, "_match_and_add", _match_and_add, fingerprint="25d0200ba4e7"),),
+    patches=(Patch(PrefillAdder, "_match_and_add", _match_and_add, fingerprint="d6d06ce55296"),),
     harmed="No user: found in review.",
     cure="The slot is freed only if the request is not in the batch.",
     truth=TRUTH,

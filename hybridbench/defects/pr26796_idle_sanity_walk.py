@@ -60,7 +60,7 @@ DEFECT = Defect(
         quick_s=0.0,
     ),
     patches=(
-        Patch(Engine, "_check", _check, fingerprint="0f6425f56c14"),
+        Patch(Engine, "_check", _check, fingerprint="20a9a493efd3"),
         Patch(Engine, "_check_sums", _check_sums, fingerprint="972b67178d8f"),
     ),
     harmed="Hybrid models with a large tree: the scheduler used 99% of a core with almost no "

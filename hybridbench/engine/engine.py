@@ -501,7 +501,10 @@ class Engine:
         timings = self.pools.timings
         began_s = timings.cpu_s()
         ended = (*outcome.finished, *outcome.aborted)
-        found = self._invariants.check_step(batch, self.scheduler.waiting_queue, ended)
+        scheduler = self.scheduler
+        found = self._invariants.check_step(
+            batch, scheduler.waiting_queue, ended, scheduler.passed_over
+        )
         idle = self.is_idle
         if idle or level == "busy":
             self._check_sums(idle, found)

@@ -393,6 +393,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
             "transfer",
             "ended_held",
             "unanswered",
+            "passed_over",
             "answer",
             "unknown",
             "of a later engine",

@@ -256,6 +256,15 @@ class EngineLimit(EngineCheck, frozen=True, kw_only=True):
     meaning: ClassVar[str] = "A step of the engine is larger than its configuration allows."
 
 
+class EnginePassedOver(EngineCheck, frozen=True, kw_only=True):
+    """The law ``passed-over``."""
+
+    kind: ClassVar[str] = "engine-passed-over"
+    meaning: ClassVar[str] = (
+        "A request waits although the engine has room for it, and awaits no transfer."
+    )
+
+
 class EngineTransfer(EngineCheck, frozen=True, kw_only=True):
     """The law ``transfer``."""
 

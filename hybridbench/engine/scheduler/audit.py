@@ -48,6 +48,7 @@ class ViolationKind(StrEnum):
     LEDGER = "ledger"  # the holder's record and the allocator's account differ
     TREE = "tree"  # the cache's own check failed
     LIMIT = "limit"  # a step is larger than configured
+    PASSED_OVER = "passed_over"  # a request waits although nothing refuses it
     ENDED_HELD = "ended_held"  # a request that ended still holds something
     UNANSWERED = "unanswered"  # the front end waits for a request that the engine no longer has
     ANSWER = "answer"  # an answer has other tokens than its request, or the wrong number of them

@@ -68,13 +68,19 @@ class InvariantChecker:
         return found
 
     def check_step(
-        self, batch: ScheduleBatch | None, waiting: Sequence[Req], ended: Sequence[Req]
+        self,
+        batch: ScheduleBatch | None,
+        waiting: Sequence[Req],
+        ended: Sequence[Req],
+        passed_over: int,
     ) -> list[InvariantViolation]:
-        """Check what a step did: its size, and that requests that wait or ended hold no node.
+        """Check what a step did: its size, that requests that wait or ended hold no node, and that
+        none waits without a reason.
 
         O(requests), and a few attributes of each: cheap enough for every step.
         """
         found = [] if batch is None else self._size_of_step(batch)
+        found += _passed_over(passed_over)
         found += _records_of_waiting(waiting)
         return found + _records_of_ended(ended)
 
@@ -211,6 +217,15 @@ def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
     message = f"{len(rids)} waiting request(s) ({shown}) refer to tree nodes"
     # No pool: a reference costs no slot.
     return [InvariantViolation(ViolationKind.WAITING_HELD, "", message, count=len(rids))]
+
+
+def _passed_over(count: int) -> list[InvariantViolation]:
+    """Check that each request of a queue that had room for all was admitted, or awaits a prefix."""
+    if count <= 0:
+        return []
+    message = f"{count} waiting request(s) were not admitted although nothing refused them"
+    # No count: one that is passed over for long is one fault.
+    return [InvariantViolation(ViolationKind.PASSED_OVER, "", message)]
 
 
 def _records_of_ended(ended: Sequence[Req]) -> list[InvariantViolation]:

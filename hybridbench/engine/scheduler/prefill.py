@@ -82,6 +82,7 @@ class PrefillAdder:
         self.new_chunked_req: Req | None = None
         self.refused: Req | None = None
         self.sent_back = 0  # running requests retracted in this step
+        self.awaiting = 0  # requests whose prefix is on its way from the host or from storage
 
     def rem_total_tokens(self) -> float:
         """KV tokens left for prompts and outputs of further requests."""
@@ -194,6 +195,7 @@ class PrefillAdder:
 
     def _match_and_add(self, req: Req) -> AddReqResult:
         if self._awaits_prefetch(req):
+            self.awaiting += 1
             return AddReqResult.CONTINUE
         req.init_next_round_input()
         result = self._pools.match_prefix(
@@ -207,6 +209,7 @@ class PrefillAdder:
         req.mamba_branching_seqlen = result.mamba_branching_seqlen
         if result.host_hit_length and self._awaits_load_back(req, result.last_host_node):
             self._put_back(req)
+            self.awaiting += 1
             return AddReqResult.CONTINUE
         added = self.add_one_req(req)
         # A chunked request is added with a result other than CONTINUE, so check the list.

@@ -74,6 +74,8 @@ class Scheduler:
         self.waiting_queue: list[Req] = []
         self.running: list[Req] = []
         self.chunked_req: Req | None = None
+        # Requests that still wait although the last step had room for all.
+        self.passed_over = 0
         # Launched, but its results are not settled; only with overlap, and only between steps.
         self.in_flight: ScheduleBatch | None = None
         self.sessions = SessionController(pools.sessions, counters, pools.timings.now_s)
@@ -306,6 +308,7 @@ class Scheduler:
     # Prefill.
 
     def _next_prefill(self, outcome: StepOutcome) -> ScheduleBatch | None:
+        self.passed_over = 0
         if self.chunked_req is None and not self._may_admit():
             return None
         self._policy.sort(self.waiting_queue)
@@ -351,6 +354,9 @@ class Scheduler:
         if self._preemption.enabled and result is AddReqResult.NO_TOKEN:
             result = self._admit_by_preemption(adder)
         self._batch_is_full = result is AddReqResult.NO_TOKEN
+        if result is AddReqResult.CONTINUE and not adder.sent_back:
+            added = sum(req is not self.chunked_req for req in adder.can_run_list)
+            self.passed_over = len(self.waiting_queue) - added - adder.awaiting
         if adder.refused is None:
             if result is not AddReqResult.CONTINUE and adder.can_run_list:
                 last = adder.can_run_list[-1]

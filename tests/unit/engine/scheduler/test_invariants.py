@@ -12,7 +12,7 @@ from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.req import FinishKind, FinishReason, Req, ReqKv
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from hybridbench.engine.scheduler.prefill import PrefillAdder
+from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from tests.builders import make_attention_engine, make_engine
@@ -153,6 +153,33 @@ def test_a_prompt_that_is_not_cut_may_be_longer_than_a_step() -> None:
     engine.generate([[1, 2, 3, 4, 5, 6]], SamplingParams(max_new_tokens=2))
 
     assert engine.violations == []
+
+
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_a_request_that_is_passed_over_although_there_is_room_is_reported(
+    monkeypatch: pytest.MonkeyPatch, chunk: int | None
+) -> None:
+    healthy = PrefillAdder._match_and_add
+
+    def but_one(self: PrefillAdder, req: Req) -> AddReqResult:
+        return AddReqResult.CONTINUE if req.rid == "lost" else healthy(self, req)
+
+    monkeypatch.setattr(PrefillAdder, "_match_and_add", but_one)
+    engine = make_engine(chunked_prefill_size=chunk, check_fatal=False)
+    engine.submit("first", [1, 2, 3], SamplingParams(max_new_tokens=4))
+    engine.submit("second", [7, 8, 9], SamplingParams(max_new_tokens=4))
+    for _ in range(4):
+        engine.step()
+    assert engine.violations == []
+
+    engine.submit("lost", [4, 5, 6], SamplingParams(max_new_tokens=2))
+    engine.step()
+
+    violation = _only(engine.violations)
+    assert violation.kind is ViolationKind.PASSED_OVER
+    assert (
+        violation.message == "1 waiting request(s) were not admitted although nothing refused them"
+    )
 
 
 def test_a_request_that_ended_with_its_match_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
