@@ -104,8 +104,8 @@ def tolerance_of(family: str, layers: int, hidden_size: int) -> float | None:
     return known.distance
 
 
-# Below this margin, in standard deviations of the router's scores, rounding may choose another
-# expert.  A suspect counts only if no such choice explains it.
+# Below this margin, relative to the root mean square of the router's scores, rounding may choose
+# another expert.  A suspect counts only if no such choice explains it.
 ROUTING_GAP_LEAST: Final = 1e-4
 
 # A single wrong answer suffices if it is this many times beyond the tolerance; else two do.

@@ -302,7 +302,7 @@ class Recomputed(WireMessage, frozen=True):
     ``distance`` is that of ``hybridbench.worker.reference`` at ``wrong_place``, counted from the
     first token of the output; -1 if nothing differs.  ``best`` is the reference's token there.
     ``routing_gap``, for a careful computation, is the gap of a near-tie between experts that
-    explains the difference, in standard deviations of the router's scores.  ``cpu_s`` is the
+    explains the difference, relative to the root mean square of the scores.  ``cpu_s`` is the
     CPU time of the process so far; ``error`` says why nothing was compared.
     """
 

@@ -78,7 +78,7 @@ class NearTie(NamedTuple):
     """A choice of experts that rounding may reverse."""
 
     gap: float
-    """Between the last chosen expert and the next one, in standard deviations of the scores."""
+    """Between the last chosen expert and the next one, relative to the scores' root mean square."""
     call: int
     """Number of the call that chose, since the watch began."""
     row: int
@@ -121,7 +121,9 @@ class RoutingWatch(TorchFunctionMode):
         if k >= scores.shape[-1]:
             return
         values, experts = scores.sort(dim=-1, descending=True)
-        gaps = (values[:, k - 1] - values[:, k]).float() / scores.float().std(dim=-1)
+        # Not their standard deviation: that of two scores is as small as their gap.
+        sizes = scores.float().square().mean(dim=-1).sqrt()
+        gaps = (values[:, k - 1] - values[:, k]).float() / sizes
         least = float(gaps.min())
         self.least_gap = least if self.least_gap is None else min(self.least_gap, least)
         near = (gaps < ROUTING_GAP_LEAST).nonzero().flatten().tolist()

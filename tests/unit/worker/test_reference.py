@@ -213,10 +213,17 @@ def test_a_near_tie_between_experts_is_seen() -> None:
     with RoutingWatch(watch.near_ties[0]):
         other = scores.topk(1, dim=-1)
 
-    assert watch.least_gap == pytest.approx(1e-6 / float(scores[0].std()), rel=0.3)
+    assert watch.least_gap == pytest.approx(1e-6 / float(scores[0].square().mean().sqrt()), rel=0.3)
     assert [(tie.call, tie.row) for tie in watch.near_ties] == [(0, 0)]
     assert other.indices.tolist() == [[3], [1]]
     assert other.values.tolist() == [[float(scores[0, 3])], [5.0]]
+
+
+def test_a_near_tie_is_seen_between_two_experts_too() -> None:
+    with RoutingWatch() as watch:
+        torch.tensor([[0.5, 0.5 + 1e-6], [0.5, -0.5]]).topk(1, dim=-1)
+
+    assert [tie.row for tie in watch.near_ties] == [0]
 
 
 def test_a_near_tie_between_experts_excuses_only_what_the_other_expert_gives(
