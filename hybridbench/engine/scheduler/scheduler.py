@@ -354,9 +354,8 @@ class Scheduler:
         if self._preemption.enabled and result is AddReqResult.NO_TOKEN:
             result = self._admit_by_preemption(adder)
         self._batch_is_full = result is AddReqResult.NO_TOKEN
-        if result is AddReqResult.CONTINUE and not adder.sent_back:
-            added = sum(req is not self.chunked_req for req in adder.can_run_list)
-            self.passed_over = len(self.waiting_queue) - added - adder.awaiting
+        if not adder.sent_back:
+            self.passed_over = self._count_passed_over(adder, result)
         if adder.refused is None:
             if result is not AddReqResult.CONTINUE and adder.can_run_list:
                 last = adder.can_run_list[-1]
@@ -367,6 +366,15 @@ class Scheduler:
         else:
             adder.refused.passed |= Passed.REFUSED
             self._counters.refusals += 1
+
+    def _count_passed_over(self, adder: PrefillAdder, result: AddReqResult) -> int:
+        """Waiting requests that were left although nothing refused any and rows are free."""
+        if result is AddReqResult.CONTINUE:
+            added = sum(req is not self.chunked_req for req in adder.can_run_list)
+            return len(self.waiting_queue) - added - adder.awaiting
+        # Of the reasons to consider no request at all, only the lack of rows refuses none.
+        considered = result is AddReqResult.OTHER or adder.refused or adder.can_run_list
+        return 0 if considered or not self._pools.free_rows() else len(self.waiting_queue)
 
     def _admit_by_preemption(self, adder: PrefillAdder) -> AddReqResult:
         """Continue admitting where the queue was blocked, while requests can be preempted."""

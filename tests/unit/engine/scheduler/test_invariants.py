@@ -182,6 +182,25 @@ def test_a_request_that_is_passed_over_although_there_is_room_is_reported(
     )
 
 
+def test_a_queue_that_waits_for_rows_although_some_are_free_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine(max_running_requests=2, check_fatal=False)
+    for i in range(3):
+        engine.submit(f"r{i}", [i + 1, 5, 6], SamplingParams(max_new_tokens=2))
+    for _ in range(2):
+        engine.step()
+    assert engine.violations == []
+    while engine.has_work:
+        engine.step()
+    monkeypatch.setattr(PrefillAdder, "rem_rows", lambda self: 0)
+    engine.submit("late", [4, 5, 6], SamplingParams(max_new_tokens=2))
+
+    engine.step()
+
+    assert _only(engine.violations).kind is ViolationKind.PASSED_OVER
+
+
 def test_a_request_that_ended_with_its_match_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestRelease, "_forget", lambda self, req: None)
     engine = make_engine(check_fatal=False)
