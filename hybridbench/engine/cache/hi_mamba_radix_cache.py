@@ -186,7 +186,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
 
     def _evict_internal_state(self, node: TreeNode) -> None:
         self._write_back(node)
-        self._note_loss(node)
+        self._note_lost_part(node)
         super()._evict_internal_state(node)
         self._drop_if_unwanted(node)
 

@@ -171,7 +171,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
 
     def _make_tombstone(self, component: TreeComponent, node: TreeNode, evicted: Evicted) -> None:
         self._write_back(node)
-        self._note_loss(node)
+        self._note_lost_part(node)
         super()._make_tombstone(component, node, evicted)
 
     def _note_host_leaf(self, node: TreeNode) -> None:

@@ -392,12 +392,18 @@ class HostTier(PrefixTree):
             self.loading_check()
 
     def _note_loss(self, node: TreeNode) -> None:
-        """Count a node that loses device slots of which the host should have a copy."""
+        """Count a node that loses its KV on the device, of which the host should have a copy."""
+        self._note_lost_part(node)
         if self.write_policy == "write_back":
-            self._lost_unwritten += not self._is_backed_up(node)
-        elif node.hit_count >= _WRITE_THROUGH_THRESHOLDS[self.write_policy]:
+            return
+        if node.hit_count >= _WRITE_THROUGH_THRESHOLDS[self.write_policy]:
             # The host may have evicted a copy of a state, but it evicts no KV before the device.
             self._never_written += node.host_value is None
+
+    def _note_lost_part(self, node: TreeNode) -> None:
+        """Count a node that loses a part on the device, and should have been written back."""
+        if self.write_policy == "write_back":
+            self._lost_unwritten += not self._is_backed_up(node)
 
     def _is_backed_up(self, node: TreeNode) -> bool:
         """Whether the host has everything that exists of ``node``."""

@@ -346,6 +346,23 @@ def test_a_selective_write_waits_for_the_second_use() -> None:
     assert world.transfers.started == 1
 
 
+@pytest.mark.parametrize("write_policy", ["write_through", "write_through_selective"])
+def test_a_state_may_go_while_the_kv_of_its_node_is_written(
+    write_policy: HiCacheWritePolicy,
+) -> None:
+    world = HostWorld(write_policy=write_policy)
+    world.insert(TEXT)
+    world.insert([1, 2, 9])
+    # The write of [1, 2], which began before it had a state, holds its KV alone.
+    world.insert([1, 2])
+
+    world.evict(tokens=0, states=3)
+
+    assert world.tree.events.evict_internal_state == 1
+    world.poll()
+    assert world.tree.events.host_backups > 0
+
+
 def test_what_the_host_evicted_since_the_match_is_not_loaded() -> None:
     world = evicted_world()
     matched = world.match(TEXT).last_host_node
