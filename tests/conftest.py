@@ -9,6 +9,10 @@ from collections.abc import Generator, Iterator
 # Before numpy is loaded: a second BLAS thread waits for a busy core and slows small matrices.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+# What a shell or a CI service sets for its own terminal, or for soaks, is no input of a test.
+_TERMINAL = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
+for _name in _TERMINAL | {name for name in os.environ if name.startswith("HYBRIDBENCH_")}:
+    os.environ.pop(_name, None)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

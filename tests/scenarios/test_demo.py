@@ -28,11 +28,10 @@ class OnTerminal:
     def __init__(self, cwd: Path) -> None:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "hybridbench", "demo"],
             cwd=cwd,
-            env={**environment, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
