@@ -35,7 +35,9 @@ _CLOCK = r"\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: [AP]M\b)?"
 _TIME = (
     rf"(?:[A-Z][a-z]{{2}} ){{2}}[ \d]\d (?:\d{{4}} )?{_CLOCK}(?: [A-Z]{{3,5}})?(?: \d{{4}})?|"
     rf"\d{{4}}[-/]\d\d[-/]\d\d[ T]{_CLOCK}(?:Z| (?:UTC|Z)\b| ?[+-]\d\d:?\d\d\b)?|"
-    rf"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{{4}},? {_CLOCK}|\d\d?:\d\d:\d\d(?: [AP]M\b)?"
+    rf"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{{4}},? {_CLOCK}|\d\d?:\d\d:\d\d(?: [AP]M\b)?|"
+    rf"\d\d-[A-Z][a-z]{{2}}-\d{{4}} {_CLOCK}(?: [A-Z]{{3,4}})?|"
+    rf"(?:\d\d-\d\d|[A-Z][a-z]{{2}} [ \d]\d) {_CLOCK}"
 )
 # Spaces inside a cell: in a time, an amount, or a dcgmi entity.
 _INNER_BLANKS = re.compile(

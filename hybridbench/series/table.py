@@ -181,7 +181,7 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
         is_timed, apart = looks_like_time(words[0]), wide(line.text)
         found.append((at, ["Time", *words[1:]] if is_timed else words))
         # pmrep and rrdtool have no name above the times.
-        if shown and is_moment(shown[0][1][0]) and not is_timed:
+        if shown and is_moment(shown[0][1][0]) and not (is_timed or names_time(words[0])):
             found.append((at, ["Time", *words]))
         # smem puts one space between PID and User.
         if not (is_timed or any(name.startswith("PID ") for name in apart)):

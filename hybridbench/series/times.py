@@ -39,6 +39,11 @@ _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])(?:[01]?\d|2[0-3]):\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
 _LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
+# Without a year, as dstat and mongostat write it; two numbers are day and month in either order.
+_YEARLESS = re.compile(
+    r"(?:(?P<one>\d\d)-(?P<two>\d\d)|(?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d\d?)) (?P<clock>.+)"
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 # Epoch seconds are 1e9..4.2e9 from 2001 to 2103; other numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 4.2e9
@@ -70,13 +75,15 @@ _EPOCH_NAME = re.compile(
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _DAY_S = 86400.0
+_YEAR_DAYS = 365
 # Excel counts days since 1899: these are of 2000 to 2100.  Steps of up to an hour are sure.
 _EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX, _WEEK = 25569, (36526, 73051), 0.05, 7
-# The forms: a time of day, ISO 8601, ``_DATES``, a date with a month in an unknown language, and
-# ps's ELAPSED.
+# The forms: a time of day, ISO 8601, ``_DATES``, a date without a year, one with a month in an
+# unknown language, and ps's ELAPSED.
 _OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
-_COUNTS_ON = (_OF_DAY, _LOCAL, _OF_PS)
-_ALL_FORMS = (_OF_DAY, _ISO, *_DATES, _LOCAL)
+_OF_YEAR = ("day and month", "month and day")
+_COUNTS_ON = (_OF_DAY, *_OF_YEAR, _LOCAL, _OF_PS)
+_ALL_FORMS = (_OF_DAY, _ISO, *_DATES, *_OF_YEAR, _LOCAL)
 _FORMS = (
     "write ISO-8601 (2026-01-31T12:00:00Z), seconds since 1970 (or ms, us, ns), seconds from 0, or "
     "hh:mm:ss"
@@ -238,6 +245,9 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
     form, t_s = min(read, key=lambda one: float(np.ptp(one[1])))
     if form == _OF_DAY:
         t_s[1:] += _DAY_S * np.cumsum(np.diff(t_s) < -_DAY_S / 2)
+    elif form in _OF_YEAR:
+        year_s = _YEAR_DAYS * _DAY_S
+        t_s[1:] += year_s * np.cumsum(np.diff(t_s) < -year_s / 2)
     elif form == _LOCAL:
         # The first day of a month follows the last of the one before, whichever month it was.
         day = t_s // _DAY_S
@@ -266,7 +276,9 @@ def _whole_day(match: re.Match[str]) -> str:
 
 
 def _seconds(form: str, text: str) -> float | None:
-    """Return seconds since 1970, a start, midnight or the month's start, if ``form`` fits."""
+    """Return seconds since 1970, or since a start, midnight, month or year, if ``form`` fits."""
+    if form in _OF_YEAR:
+        return _of_year(text, day_first=form == _OF_YEAR[0])
     if form in _COUNTS_ON:
         return _of_month(text) if form == _LOCAL else _of_day(text, of_ps=form == _OF_PS)
     # Checking for separators is quick; parsing a date is slow.
@@ -287,6 +299,22 @@ def _of_day(text: str, *, of_ps: bool = False) -> float | None:
         return None
     days, hour, minute, second = match.groups()
     return int(days or 0) * _DAY_S + int(hour or 0) * 3600 + int(minute) * 60 + float(second)
+
+
+def _of_year(text: str, *, day_first: bool) -> float | None:
+    match = _YEARLESS.fullmatch(text)
+    clock = None if match is None else _of_day(match["clock"])
+    if match is None or clock is None:
+        return None
+    day, month = match["day"], f"{_MONTHS.find(match['month'] or '?') // 3 + 1}"
+    if match["one"]:
+        day, month = match.group("one", "two") if day_first else match.group("two", "one")
+    try:
+        # February 29 is refused: in another year the days behind it would be off by one.
+        days = datetime(1970, int(month), int(day), tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    return days + clock
 
 
 def _of_month(text: str) -> float | None:

@@ -81,6 +81,10 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "Datum and Uhrzeit": (lambda i: ("Datum;Uhrzeit;RSS (MiB)\n" if i == 0 else "") + f"{at(i):%d.%m.%Y;%H:%M:%S};{1000 + i},5", {"RSS (MiB)": "60.0"}),
     "thousands in India": (lambda i: ("Date,RSS (KB)\n" if i == 0 else "") + f'{at(i):%d/%m/%Y %H:%M},"{8 + (19 + i) // 100},{(19 + i) % 100:02},200"', {"RSS (KB)": "58.6"}),
     "thousands of KB": (lambda i: ("time;mem_kb\n" if i == 0 else "") + f"{at(i).isoformat()};{500 + i}.000", {"mem_kb": "58.6"}),
+    "ps with its own time first": (lambda i: f"ELAPSED   RSS COMMAND\n{i // 60:02}:{i % 60:02}:00 {500000 + 1000 * i} java -Xmx4g -jar app.jar", {"RSS": "58.6"}),
+    "mongostat": (lambda i: ("" if i % 10 else "insert query command dirty used vsize  res qrw net_in conn                time\n") + f"    *0    *0     1|0  0.0% 0.1% 9.50G {500 + i}M 0|0   111b    2 {at(i):%b %d %H:%M:%S}.123", {"res": "60.0"}),
+    "dstat": (lambda i: ('"Dstat 0.7.4 CSV output"\n"Host:","web",,,"User:","root"\n\n"system","memory usage",\n"time","used_bytes","free"\n' if i == 0 else "") + f"{at(i):%d-%m %H:%M:%S},{2**30 + 2**20 * i}.0,2000000.0", {"used_bytes": "60.0"}),
+    "PHP's error_log": (lambda i: f"[{at(i):%d-%b-%Y %H:%M:%S} UTC] Memory: {1000 + i} MiB", {"memory": "60.0"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {

@@ -144,6 +144,23 @@ def test_days_before_months_are_known_by_the_shorter_recording() -> None:
 
 
 @pytest.mark.parametrize(
+    "cells",
+    [
+        ["31-12 23:59:30", "01-01 00:00:30"],
+        ["12-31 23:59:30", "01-01 00:00:30"],
+        ["Dec 31 23:59:30.500", "Jan  1 00:00:30.500"],
+        ["09-11 23:59:30", "10-11 00:00:30"],
+        ["11-09 23:59:30", "11-10 00:00:30"],
+    ],
+)
+def test_dates_without_a_year_count_on_at_midnight_and_new_year(cells: list[str]) -> None:
+    times = parse_times(cells)
+
+    assert not times.absolute
+    assert np.diff(times.t_s).tolist() == [60.0]
+
+
+@pytest.mark.parametrize(
     "cells", [["2026-11-19T21:30:00Z,1134.926MiB"], ["1,000", "1,010"], ["1.5", "2,5"], [""]]
 )
 def test_what_is_beside_a_time_or_may_be_two_numbers_is_no_time(cells: list[str]) -> None:
