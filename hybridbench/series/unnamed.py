@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import gcd
 
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.grid import Grid, Row
@@ -31,15 +32,15 @@ _LAYOUTS = (
 )
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _MILLICORES = re.compile(r"\d+m")
-# ps counts whole pages, so multiples of 4 KiB; a small non-multiple may be MiB from nvidia-smi.
-# Beyond 128 GiB, a non-multiple is in another unit.
-_PAGE_KIB, _SURELY_KIB, _KIB_MAX = 4, 100_000, 2**27
+# A small number that is no multiple of 4 KiB may be MiB from nvidia-smi, and so may multiples that
+# are all below 4 MiB, or step by more than a page; beyond 128 GiB, it is in another unit.
+_PAGE_KIB, _PROCESS_KIB, _SURELY_KIB, _KIB_MAX = 4, 4096, 100_000, 2**27
 _READ_AS = {
     "RSS": "read as the output of ps: RSS is in KiB",
     "memory": "every number is a multiple of 4096: read as bytes, such as those of a "
     "cgroup's memory.current, which contains the page cache; if they are KiB, use --unit KiB",
-    "value": "whole numbers that ps does not print (it counts in steps of 4 KiB): their unit is "
-    "unknown; give it with --unit",
+    "value": "whole numbers that are not clearly those of ps (multiples of 4 KiB, from 4 MiB on): "
+    "their unit is unknown; give it with --unit",
 }
 _NO_HEADING = (
     "the first line holds values; write a heading with the names of the columns above it "
@@ -100,8 +101,10 @@ def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
     if not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers):
         return "memory", "bytes"
     large = _SURELY_KIB <= max(numbers) <= _KIB_MAX
-    of_ps = is_pid or large or not any(n % _PAGE_KIB for n in numbers)
-    return ("RSS", "KiB") if of_ps else ("value", "")
+    step = gcd(*(n - min(numbers) for n in numbers))
+    in_pages = not min(numbers) % _PAGE_KIB and (len(numbers) < 3 or step == _PAGE_KIB)
+    in_pages = in_pages and max(numbers) >= _PROCESS_KIB
+    return ("RSS", "KiB") if is_pid or large or in_pages else ("value", "")
 
 
 def _kind(cells: Sequence[str], *, is_timed: bool) -> str:

@@ -190,7 +190,7 @@ def test_rows_of_nvidia_smi_without_a_heading_need_a_unit(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (" 500\n 508\n\n 504\n", {"RSS": [(0, 500), (10, 508), (20, 504)]}),
+        (" 5000\n 5008\n\n 5004\n", {"RSS": [(0, 5000), (10, 5008), (20, 5004)]}),
         ("   RSS\r\n500\r\n   RSS\r\n502\r\n", {"RSS": [(0, 500), (10, 502)]}),
         (
             "    PID\n   12 500\n    7 100\n   12 502\n   13 900\n    7 101\n   13 901\n",
@@ -223,9 +223,9 @@ def test_what_ps_prints_is_memory_in_kib(
 
 
 def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> None:
-    text = "1800000000 500\n1800000010 504\n"
+    text = "1800000000 5000\n1800000010 5004\n"
 
-    assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (10, 504)]}
+    assert values(read(tmp_path, text)) == {"RSS": [(0, 5000), (10, 5004)]}
     with pytest.raises(UsageError, match="already has times"):
         read(tmp_path, text, interval_s=10.0)
 
@@ -424,6 +424,6 @@ def test_doubled_rows_are_no_series_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gap", ["na", "-"])
 def test_a_gap_in_a_column_without_a_heading_is_no_reading(tmp_path: Path, gap: str) -> None:
-    text = f"1800000000 500\n1800000010 {gap}\n1800000020 504\n1800000030 508\n"
+    text = f"1800000000 5000\n1800000010 {gap}\n1800000020 5004\n1800000030 5008\n"
 
-    assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (20, 504), (30, 508)]}
+    assert values(read(tmp_path, text)) == {"RSS": [(0, 5000), (20, 5004), (30, 5008)]}

@@ -103,6 +103,9 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "two commands": (lambda i: f"  RSS COMMAND\n{500000 + 1000 * i} python3 a.py --x 1\n300000 python3 b.py", {'RSS{COMMAND="python3 a.py --x 1"}': "58.6"}),
     "files of two processes": (lambda i: f"/proc/7/status:VmRSS:\t  {500000 + 1000 * i} kB\n/proc/8/status:VmRSS:\t  5000 kB", {'VmRSS (KiB){file="/proc/7/status"}': "58.6"}),
     "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
+    "MiB in steps of 4": (lambda i: f"{600 + 4 * i}", {"value": "240?"}),
+    "MiB in segments of 20": (lambda i: f"{20000 + 20 * i}", {"value": "1.2e+03?"}),
+    "KiB of a small process": (lambda i: f"{8000 + 2400 * i + i % 3 * 4}", {"RSS": "140.6"}),
 }  # fmt: skip
 
 
