@@ -32,7 +32,9 @@ from hybridbench.series.times import BadTimeError, parse_times, scaled, unit_in
 from hybridbench.series.units import (
     FREE_OF_CACHE,
     PROCESS_ID,
+    RESTARTED,
     UNITS,
+    UPTIME,
     Meaning,
     Role,
     bare_name,
@@ -377,7 +379,8 @@ class _JudgedFile:
         if meaning.role is Role.COUNTER and _sinks(column):
             # It is a number of threads rather than work done.
             meaning = replace(meaning, role=Role.LEVEL)
-        if meaning.role is Role.LEVEL and counts_so_far(column.name) and not _dips(column):
+        so_far = meaning.role is Role.LEVEL and counts_so_far(column.name, self._names)
+        if so_far and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
         if not meaning.known and (_numbers_rows(column) or _is_clock(column)):
             return replace(meaning, role=Role.SHOWN, note="")
@@ -427,14 +430,15 @@ class _JudgedFile:
         """
         known, counted = {at_s - self._zero_s for at_s in column.raw.starts_s}, False
         for one in (one for one in self._columns if self._is_of(one, column)):
-            is_id, role = bool(PROCESS_ID.fullmatch(one.name)), one.meaning.role
+            name, role, read = unlabelled(one.name), one.meaning.role, np.isfinite(one.value)
+            changed = PROCESS_ID.fullmatch(name) or RESTARTED.fullmatch(name)
             counts = role is Role.COUNTER or one.name in self.options.works
-            if is_id or counts or (role is Role.CUMULATIVE and not _sinks(one.raw)):
-                read = np.isfinite(one.value)
-                began = changes if is_id else counter_resets
-                if np.any(one.value[read] > 0):
-                    counted = True
-                    known.update(began(one.t_s[read], one.value[read]))
+            counts = counts or (role is Role.CUMULATIVE and not _sinks(one.raw))
+            if (changed or counts) and np.any(one.value[read] > 0):
+                # Of a container or the machine: a process in it restarts unseen.
+                counted |= not (RESTARTED.fullmatch(name) or UPTIME.fullmatch(name))
+                began = changes if changed else counter_resets
+                known.update(began(one.t_s[read], one.value[read]))
         return tuple(sorted(known)), counted
 
     def _falls(self, column: _Column) -> Falls:

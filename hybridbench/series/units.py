@@ -33,6 +33,9 @@ BYTE_FACTORS: Mapping[str, float] = {
 WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
 # Columns that identify a process; a new number is a new process.
 PROCESS_ID = re.compile(r"(.*[.])?(p?pid|process_start_time_seconds|process[_ ]?id)", re.I)
+# How often or when a process restarted, and since when a process or a machine runs.
+RESTARTED = re.compile(r"(.*[^a-z])?restart(s|[_ ]?(count|time))([^a-z].*)?", re.I)
+UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
 # The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
@@ -63,8 +66,8 @@ _NO_COUNTER = re.compile(
 )
 _SHOWN = re.compile(
     # Without a name, it is the pandas index.
-    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|uptime.*|"
-    r"(.*[.])?attempt|.*uptime|epoch|timestamp|row|index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
+    r"(.*[.])?attempt|epoch|timestamp|row|index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     r"(min|maj)flt/s|(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
     r"start|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
@@ -82,7 +85,7 @@ _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     # memory.stat: page faults, scans and collapses.
     r"(.*\.)?(pg[a-z_]+|workingset_\w+|thp_\w+_alloc)|"
-    r"gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
 # Words for events and traffic so far: a column with one that never falls is not a level.
@@ -91,10 +94,10 @@ _SO_FAR = re.compile(
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
-    r"dropped|evicted|aborted|"
+    r"dropped|evicted|aborted|freed|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc)[_ ]time|energy|"
     r"joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
-    r"(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
+    r"objects|pages|(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -257,9 +260,14 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
 
 
-def counts_so_far(name: str) -> bool:
-    """Return whether ``name`` has a word for events or traffic so far: hits, errors, bytes_sent."""
-    return bool(_SO_FAR.search(_CAMEL_WORD.sub("_", bare_name(name) or name)))
+def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
+    """Return whether ``name`` has a word for events or traffic so far: hits, errors, bytes_sent.
+
+    What was allocated counts so far if what was freed is ``beside`` it.
+    """
+    freed = name.replace("allocated", "freed")
+    is_half = freed != name and freed in beside
+    return is_half or bool(_SO_FAR.search(_CAMEL_WORD.sub("_", bare_name(name) or name)))
 
 
 def is_collected(name: str) -> bool:

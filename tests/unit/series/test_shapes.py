@@ -602,3 +602,32 @@ def test_pods_that_replace_each_other_are_judged_one_by_one(tmp_path: Path, grow
     leaks = {f'rss_bytes{{pod="vllm-{pod}"}}': "60.0" for pod in range(3)}
     assert rates(verdict) == (leaks if grows else {})
     assert len(verdict.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("heading", "beside"),
+    [
+        ("restarts", lambda row: row // 80),
+        ("uptime_s", lambda row: 5 + 60 * (row % 80)),
+        ("process_uptime_seconds", lambda row: 5 + 60 * (row % 80)),
+    ],
+)
+def test_a_count_of_restarts_and_an_uptime_show_where_a_process_began(
+    tmp_path: Path, heading: str, beside: Callable[[int], int]
+) -> None:
+    rows = [f"{at(i).isoformat()},{beside(i)},{2**29 + 2**21 * (i % 80)}" for i in range(240)]
+
+    verdict = judged(tmp_path, "\n".join([f"time,{heading},rss_bytes", *rows]))
+
+    assert rates(verdict) == {"rss_bytes": "120.0"}
+    assert [row.name for row in verdict.rows] == ["rss_bytes"]
+    assert any("restarted after 1h20m" in note for row in verdict.rows for note in row.notes)
+
+
+def test_what_was_allocated_is_no_level_beside_what_was_freed(tmp_path: Path) -> None:
+    names = "time,total_allocated_objects,total_freed_objects,b.all.allocated,b.all.freed,held"
+    rows = [f"{60 * i},{10**8 + 9000 * i},{9000 * i},{10**6 * i},{10**6 * i},40" for i in ROWS]
+
+    verdict = judged(tmp_path, "\n".join([names, *rows]))
+
+    assert [row.name for row in verdict.rows] == ["held"]

@@ -60,6 +60,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("attributes.metadata.attempt", Role.SHOWN),
         ("memstats.NumGC", Role.CUMULATIVE),
         ("YGCT", Role.CUMULATIVE),
+        ("process_uptime_seconds", Role.CUMULATIVE),
         ("step", Role.COUNTER),
         ('vllm:num_requests_running{engine="0"}', Role.LOAD),
         ("vllm:num_requests_waiting", Role.LOAD),
