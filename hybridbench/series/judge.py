@@ -55,6 +55,7 @@ _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
 )
 _UNREAD_MAX = 3
+_PROCESS_BYTES = 2**23  # no process has less
 _OF_TIME = re.compile(r"time|clock|elapsed|duration|(^|_)age", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
@@ -201,6 +202,9 @@ class _JudgedFile:
         self._absolute = any(c.absolute for c in self.file.columns)
         self._names = self.file.names()
         numbers = [c for c in self.file.columns if not c.is_text]
+        # A user's script may write MB or KB under the names that a program uses for bytes.
+        of_bytes = [np.nanmax(c.value, initial=0.0) for c in numbers if c.usual_unit == "bytes"]
+        self._are_bytes = max(of_bytes, default=0.0) >= _PROCESS_BYTES
         self._columns = [self._taken(c, self._meaning(c)) for c in numbers]
 
     def judge(self) -> FileVerdict:
@@ -389,7 +393,7 @@ class _JudgedFile:
             return replace(meaning, role=role, unit=Unit.BYTES, factor=1.0, known=True, note="")
         if meaning.known or meaning.role is Role.SHOWN:
             return meaning
-        word = column.usual_unit
+        word = column.usual_unit if self._are_bytes or column.usual_unit != "bytes" else ""
         if meaning.role is Role.LEVEL and self.options.unit is not None:
             word = self.options.unit
         elif not word:

@@ -631,3 +631,15 @@ def test_what_was_allocated_is_no_level_beside_what_was_freed(tmp_path: Path) ->
     verdict = judged(tmp_path, "\n".join([names, *rows]))
 
     assert [row.name for row in verdict.rows] == ["held"]
+
+
+@pytest.mark.parametrize("names", ["rss,vms", "rss,heapUsed,heapTotal"])
+def test_numbers_too_small_for_a_process_are_not_bytes(tmp_path: Path, names: str) -> None:
+    width = names.count(",") + 1
+
+    def verdict(scale: int) -> FileVerdict:
+        rows = [f"{60 * i}" + f",{scale * (500 + i)}" * width for i in ROWS]
+        return judged(tmp_path, "\n".join([f"time,{names}", *rows]))
+
+    assert rates(verdict(2**20))[names.split(",", maxsplit=1)[0]] == "60.0"
+    assert rates(verdict(1))[names.split(",", maxsplit=1)[0]] == "60?"
