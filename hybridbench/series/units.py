@@ -74,7 +74,7 @@ _SHOWN = re.compile(
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
     # The page cache takes it, whatever the program does.
-    r"(kb)?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
+    r"(kb|\[mem\])?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # nvidia-smi columns other than memory.
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
     r"_limit|^limit|limit_bytes|\blimit\b|^memory[._]?(swap[._]?)?(max|high|low|min|limit)$",
@@ -111,9 +111,13 @@ _CACHE = re.compile(
 )
 # Caches only beside other machine or cgroup columns; a program may have a cache, too.
 _CACHE_BESIDE = re.compile(
-    r"file|buffers|(in)?active|mapped|dirty|writeback(tmp)?|slab|(total_)?(cache|mapped_file)", re.I
+    r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|"
+    r"(total_)?(cache|mapped_file)",
+    re.I,
 )
-_OF_KERNEL = re.compile(r"anon|(total_)?rss|MemFree|MemAvailable|(in)?active_anon|Cached")
+_OF_KERNEL = re.compile(
+    r"anon|(total_)?rss|MemFree|MemAvailable|(in)?active_anon|[Cc]ach(ed)?|buff(ers|ered)?"
+)
 # Garbage-collected heaps: OU of jstat, heapUsed of V8, HeapAlloc of Go, pools of the JVM.
 _COLLECTED = re.compile(
     r"(?<!non)(?<!non[_-])heap|old[_ -]?gen|tenured|eden|^[OE]U$|"
@@ -124,7 +128,7 @@ FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # Totals that include cache, used if no other column of the file is free of it.
 _WITH_CACHE = re.compile(
     r"memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
-    r"(kb|.*\.)memused|memory_usage_in_bytes|memory_stats\.usage",
+    r"(kb|.*\.)memused|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
 )
 # Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
@@ -151,6 +155,10 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("HeapAlloc", "HeapSys|NumGC|Sys|Alloc"),
      r"((Heap|Stack|MSpan|MCache|BuckHash|GC|Other)?(Alloc|Sys|Idle|Inuse|Released)|NextGC)",
      "bytes"),
+    (("working_set", "usage"), "usage|max_usage|cache|rss|swap|working_set|mapped_file", "bytes"),
+    ((r"\[MEM\]Cached",), r"\[MEM\]\w+", "KiB"),
+    (("buff", "cach"), "used|free|buff|cach", "bytes"),  # dstat
+    ((r".*\\Process\(.*",), r".*\\(Working Set|Virtual Bytes|Page File Bytes).*", "bytes"),
     (("rss", "vms"), r"rss|vms|uss|pss|shared|text|data|lib|swap", "bytes"),  # psutil
     (("used_memory",), r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?", "bytes"),
     (("anon|file|total_rss",),
@@ -239,13 +247,17 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     name = name.partition(" / ")[0]
     bare = bare_name(name) or name
     # Exporters nest the kernel's names in JSON: memory_stats.stats.inactive_file.
-    last, level = bare.rpartition(".")[2], _level(name)
-    others = (bare_name(other).rpartition(".")[2] for other in beside if other != name)
-    is_beside = _CACHE_BESIDE.fullmatch(last) and any(map(_OF_KERNEL.fullmatch, others))
+    last, level = _last(bare), _level(name)
+    # cAdvisor's usage includes the cache beside it.
+    may_be_cache, may_be_total = _CACHE_BESIDE.fullmatch(last), last == "usage"
+    looks = may_be_cache or may_be_total
+    others = {_last(bare_name(other)) for other in beside} - {last} if looks else set()
+    is_beside = may_be_cache and any(map(_OF_KERNEL.fullmatch, others))
+    is_total = may_be_total and not others.isdisjoint(("cache", "working_set"))
     for role, holds in (
         (Role.CUMULATIVE, _CUMULATIVE.fullmatch(bare)),
         (Role.CACHE, _CACHE.fullmatch(last) or is_beside),
-        (Role.WITH_CACHE, _WITH_CACHE.fullmatch(bare)),
+        (Role.WITH_CACHE, _WITH_CACHE.fullmatch(bare) or is_total),
     ):
         if holds:
             return replace(level, role=role, note="")
@@ -258,6 +270,11 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
     return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
+
+
+def _last(name: str) -> str:
+    """Return the last part of a name: of memory.cache as in JSON, of [MEM]Cached as in collectl."""
+    return re.split(r"[.\]]", name)[-1]
 
 
 def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:

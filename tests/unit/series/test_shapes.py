@@ -633,7 +633,36 @@ def test_what_was_allocated_is_no_level_beside_what_was_freed(tmp_path: Path) ->
     assert [row.name for row in verdict.rows] == ["held"]
 
 
-@pytest.mark.parametrize("names", ["rss,vms", "rss,heapUsed,heapTotal"])
+@pytest.mark.parametrize(
+    ("names", "cached"),
+    [
+        ("used,free,buff,cach", 2),  # dstat
+        ("[MEM]Anon,[MEM]Free,[MEM]Used,[MEM]Buf,[MEM]Cached", 3),  # collectl
+        ("memory.rss,memory.swap,memory.usage,memory.working_set,memory.cache", 1),  # cAdvisor
+        ("available,used,free,active,inactive,buffers,cached", 4),  # psutil
+    ],
+)
+def test_the_cache_of_a_machine_has_other_names_and_is_no_level(
+    tmp_path: Path, names: str, cached: int
+) -> None:
+    width = names.count(",") + 1
+    of_cache = {width - 1} | ({2} if "usage" in names or "Used" in names else set())
+
+    def cells(row: int) -> str:
+        return ",".join(str(2**31 + 2**20 * row * (i in of_cache)) for i in range(width))
+
+    verdict = judged(
+        tmp_path, "\n".join([f"time,{names}", *(f"{60 * i},{cells(i)}" for i in ROWS)])
+    )
+
+    assert verdict.kind is VerdictKind.CLEAN
+    (note,) = (note for note in verdict.notes if "page cache" in note)
+    assert note.partition(": page cache")[0].count(",") + 1 >= cached
+
+
+@pytest.mark.parametrize(
+    "names", ["rss,vms", "rss,heapUsed,heapTotal", "memory.rss,memory.usage,memory.working_set"]
+)
 def test_numbers_too_small_for_a_process_are_not_bytes(tmp_path: Path, names: str) -> None:
     width = names.count(",") + 1
 
