@@ -21,6 +21,7 @@ from hybridbench.analysis.record import Drivers, FloatArray, Gate, RunRecord, Se
 from hybridbench.analysis.trend.reasons import (
     AnalysisFailed,
     ContainsCache,
+    FewDigits,
     FewProcesses,
     Gaps,
     Unreadable,
@@ -49,6 +50,7 @@ class ExternalSeries(Series):
         decays: whether growth means decay (slower, less) rather than something held.
         collected: whether a garbage collector empties it.
         without_cache: what to record instead of a total that contains the page cache.
+        step: the last digit that was written, in ``unit``; 0 if it is unknown.
     """
 
     unit: Unit
@@ -57,6 +59,7 @@ class ExternalSeries(Series):
     decays: bool = False
     collected: bool = False
     without_cache: str = ""
+    step: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -209,8 +212,8 @@ def _doubted(
 ) -> MetricResult:
     """Withdraw a verdict that the data cannot support; otherwise return ``result``.
 
-    Doubtful are growth that may be cache, and bounds from a series with gaps or of several
-    processes.  A threshold decides in spite of cache.
+    Doubtful are growth that may be cache, and bounds from a series with gaps, with few digits or of
+    several processes.  A threshold decides in spite of cache.
     """
     grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
     may_be_cache = bool(series.without_cache) and result.limit_per_hour is None
@@ -219,6 +222,7 @@ def _doubted(
         (bounded and beyond > 0, Unreadable(samples=beyond, beyond=LARGEST)),
         (bounded and len(falls.possible_s) > 0, FewProcesses(falls=len(falls.possible_s))),
         (bounded and gap_share > _GAP_SHARE_MAX, Gaps(share=gap_share)),
+        (bounded and _rises_coarsely(series, result), FewDigits(step=series.step)),
     )
     for holds, reason in doubts:
         if holds:
@@ -226,6 +230,18 @@ def _doubted(
                 result, outcome="INCONCLUSIVE", why=reason.why(), needed_s=None
             )
     return result
+
+
+def _rises_coarsely(series: ExternalSeries, result: MetricResult) -> bool:
+    """Return whether the series rose, and a step more would be more than its bound for CLEAN."""
+    value = only_readings(series.between(*result.window_s)).value
+    bound = 0.0 if result.why is None else float(result.why.data.get("bound", 0.0))
+    hours = (result.window_s[1] - result.window_s[0]) / 3600.0
+    if series.step <= bound * hours:
+        return False
+    tenth = 1 + value.size // 10
+    rose = float(np.median(value[-tenth:]) - np.median(value[:tenth]))
+    return rose >= 0.5 * series.step
 
 
 def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:

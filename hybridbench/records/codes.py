@@ -53,6 +53,7 @@ class ReasonCode(StrEnum):
     UNREADABLE = "unreadable"
     FEW_PROCESSES = "few-processes"
     GAPS = "gaps"
+    FEW_DIGITS = "few-digits"
     CONTAINS_CACHE = "contains-cache"
 
 

@@ -12,6 +12,7 @@ _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", 
 # nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
+_DIGITS = re.compile(r"[+-]?\d+(?:[.,](\d+))?")
 # French, Swiss and SI separators of thousands: spaces and apostrophes.
 _GROUPED_BY_SPACES = re.compile(
     "(?<!\\d)\\d{1,3}(?:([ \xa0\u2009\u202f'\u2019])\\d{3})(?:\\1\\d{3})*(?!\\d)"
@@ -51,6 +52,18 @@ def number_in(
     if unit not in _CELL_UNITS:
         return None
     return number * (kb if unit == "kb" else _CELL_UNITS[unit]), True
+
+
+def last_digit(text: str, number: float) -> float:
+    """Return what the last digit of ``text``, which was read as ``number``, counts: 1.2g, 0.1 GiB.
+
+    Returns 0 for the number 0, whose unit cannot be told from it.
+    """
+    match = _DIGITS.match(text)
+    written = 0.0 if match is None else float(match[0].replace(",", "."))
+    if match is None or not written:
+        return 0.0
+    return abs(number / written) * 10.0 ** -len(match[1] or "")
 
 
 def is_number(text: str) -> bool:

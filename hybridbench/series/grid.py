@@ -17,7 +17,14 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
-from hybridbench.series.cells import is_nothing, is_number, may_be_grouped, number_in, ungrouped
+from hybridbench.series.cells import (
+    is_nothing,
+    is_number,
+    last_digit,
+    may_be_grouped,
+    number_in,
+    ungrouped,
+)
 from hybridbench.series.owners import TextColumn, keys_of, labels, levels_in_turn, parts_of
 from hybridbench.series.source import Line, Source
 from hybridbench.series.timeline import Timeline
@@ -58,7 +65,8 @@ class RawColumn:
     Readers return columns in the file's order; ``files.py`` then sorts them by time.
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
     that the program usually writes, for when nothing else gives one.  ``text_at`` is the line and
-    text of the first cell that is not a number, if any.
+    text of the first cell that is not a number, if any.  ``step`` is the last digit of numbers that
+    were written with a unit.
     """
 
     name: str
@@ -70,6 +78,7 @@ class RawColumn:
     usual_unit: str = ""
     text_at: tuple[int, str] | None = None
     is_text: bool = False
+    step: float = 0.0
     starts_s: tuple[float, ...] = ()
 
     def in_order(self, line: Timeline) -> RawColumn:
@@ -358,6 +367,7 @@ def _column(
         numbers = np.array(cells, dtype=np.float64)
         return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan))
     filled, first, unit, kb = 0, None, unit_word(name), kilobyte_of(name)
+    step = 0.0
     for index, cell in enumerate(cells):
         text = cell.strip()
         if not is_nothing(text):
@@ -365,6 +375,7 @@ def _column(
             number = number_in(text, unit, kb)
             if number is not None:
                 value[index], in_bytes[index] = number
+                step = max(step, last_digit(text, number[0]) if number[1] else 0.0)
             else:
                 first = first or (lines[index], text)
     read = np.isfinite(value)
@@ -373,4 +384,5 @@ def _column(
         # top omits the unit for KiB values with few digits, and 0 never has one.
         value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
     is_text = first is not None and int(read.sum()) < _NUMERIC_SHARE * filled
-    return replace(column, in_bytes=bool(in_bytes.any()), text_at=first, is_text=is_text)
+    column = replace(column, in_bytes=bool(in_bytes.any()), step=step)
+    return replace(column, text_at=first, is_text=is_text)

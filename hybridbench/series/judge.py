@@ -184,6 +184,7 @@ class _Column(Series):
             decays=self.meaning.decays,
             collected=is_collected(self.name),
             without_cache=FREE_OF_CACHE if has_cache else "",
+            step=self.raw.step * self.meaning.factor,
         )
         return judge_series(series, falls, question)
 

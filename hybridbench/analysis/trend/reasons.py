@@ -449,6 +449,20 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
         )
 
 
+class FewDigits(Reason, frozen=True, kw_only=True):
+    """It rose by a few steps of ``step`` bytes, its last digit: too coarse to bound its growth."""
+
+    code: ClassVar[str] = ReasonCode.FEW_DIGITS
+
+    step: float
+
+    def text(self) -> str:
+        return (
+            f"it rises, and is written in steps of {format_bytes(self.step)}, too coarse to bound "
+            "its growth; record more digits (`ps -o rss=`) or for longer"
+        )
+
+
 class FewProcesses(Reason, frozen=True, kw_only=True):
     """Sharp falls, ``falls`` of them, each of which may be a restart."""
 

@@ -672,3 +672,15 @@ def test_numbers_too_small_for_a_process_are_not_bytes(tmp_path: Path, names: st
 
     assert rates(verdict(2**20))[names.split(",", maxsplit=1)[0]] == "60.0"
     assert rates(verdict(1))[names.split(",", maxsplit=1)[0]] == "60?"
+
+
+@pytest.mark.parametrize(("grows", "kind"), [(True, "INCONCLUSIVE"), (False, "CLEAN")])
+def test_few_digits_that_rise_bound_no_growth(tmp_path: Path, grows: bool, kind: str) -> None:
+    rows = [f"{at(i).isoformat()},{1.2 + i / 1024 * grows:.1f}g" for i in range(240)]
+
+    verdict = judged(tmp_path, "\n".join(["time,RES", *rows]))
+
+    assert verdict.kind.value == kind
+    if grows:
+        (row,) = verdict.rows
+        assert row.result.reason.startswith("it rises, and is written in steps of 102 MiB")

@@ -17,6 +17,7 @@ from hybridbench.analysis.trend.reasons import (
     EveryModelGrows,
     FewCollections,
     FewCycles,
+    FewDigits,
     FewProcesses,
     FewSteps,
     FloorsBounded,
@@ -170,6 +171,11 @@ WORDS: list[tuple[Reason, str]] = [
         FewProcesses(falls=3),
         "it dropped sharply 3 times, and restarts cannot be distinguished from a sawtooth; add a "
         "column with the process id or a work counter, or pass --never-restarted",
+    ),
+    (
+        FewDigits(step=0.1 * 2**30),
+        "it rises, and is written in steps of 102 MiB, too coarse to bound its growth; record more "
+        "digits (`ps -o rss=`) or for longer",
     ),
     (Gaps(share=0.6), "60% of the judged time has no samples"),
 ]
