@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,6 +43,7 @@ def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColu
     Raises:
         ConfigError: the text is not JSON, or holds no series.
     """
+    lines = list(_opened(lines))
     if len(lines) == 1 or not any(isinstance(_value(line.text), dict) for line in lines[:2]):
         try:
             return _document_table(json_value(text), source)
@@ -69,6 +71,18 @@ def _document_table(document: object, source: Source) -> list[RawColumn]:
     is_table = isinstance(document, dict) and bool(table_in(document))
     found = [] if is_table else list(_series_in(document))
     return _labelled(found, source) if found else records(lists_in(document, Line(1, "")), source)
+
+
+def _opened(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield ``lines``, each that is a whole list of objects as ``{"list": [...]}``.
+
+    `podman stats --format json` and `pm2 jlist` in a loop print one list a line.
+    """
+    of_lists = len(lines) > 1 and all(
+        line.text[:1] == "[" and isinstance(_value(line.text), list) for line in lines[:2]
+    )
+    for line in lines:
+        yield replace(line, text=f'{{"list": {line.text}}}') if of_lists else line
 
 
 def _value(text: str) -> object:

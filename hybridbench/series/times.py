@@ -272,7 +272,7 @@ def _whole_day(match: re.Match[str]) -> str:
     day, mark, month, year = match.groups()
     midnight = " 00:00:00" if match.end() == len(match.string) else ""
     year = year if len(year) > 2 else f"20{year}"
-    return mark.replace("-", " ").join((day, month, year)) + midnight
+    return mark.replace("-", "/" if month.isdecimal() else " ").join((day, month, year)) + midnight
 
 
 def _seconds(form: str, text: str) -> float | None:

@@ -68,7 +68,7 @@ _SHOWN = re.compile(
     # Without a name, it is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
     r"(.*[.])?attempt|epoch|timestamp|row|index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
-    r"(min|maj)flt/s|(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
+    r"(min|maj)flt/s|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
     r"start|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"

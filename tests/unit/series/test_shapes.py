@@ -102,6 +102,7 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "nvidia-smi, its heading each time": (lambda i: f"memory.used [MiB]\n{1000 + i} MiB", {"memory.used [MiB]": "60.0"}),
     "two commands": (lambda i: f"  RSS COMMAND\n{500000 + 1000 * i} python3 a.py --x 1\n300000 python3 b.py", {'RSS{COMMAND="python3 a.py --x 1"}': "58.6"}),
     "files of two processes": (lambda i: f"/proc/7/status:VmRSS:\t  {500000 + 1000 * i} kB\n/proc/8/status:VmRSS:\t  5000 kB", {'VmRSS (KiB){file="/proc/7/status"}': "58.6"}),
+    "podman as JSON": (lambda i: json.dumps([{"name": n, "mem_usage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "net_io": f"{9 + i}kB / 2kB"} for n in "ab"]), {'mem_usage{name="a"}': "60.0"}),
     "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
     "MiB in steps of 4": (lambda i: f"{600 + 4 * i}", {"value": "240?"}),
     "MiB in segments of 20": (lambda i: f"{20000 + 20 * i}", {"value": "1.2e+03?"}),

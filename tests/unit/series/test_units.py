@@ -51,6 +51,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("CPU(cores)", Role.SHOWN),
         ("NET I/O", Role.SHOWN),
         ("BlockIO", Role.SHOWN),
+        ("net_io", Role.SHOWN),
         ("", Role.SHOWN),
         ("Unnamed: 0", Role.SHOWN),
         ("MemFree", Role.SHOWN),
