@@ -261,7 +261,8 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     ):
         if holds:
             return replace(level, role=role, note="")
-    of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
+    words = _CAMEL_WORD.sub("_", bare)
+    of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
     if of_processor or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
@@ -269,7 +270,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
+    return replace(level, higher_is_worse=False) if _LEFT.search(words) else level
 
 
 def _last(name: str) -> str:

@@ -49,6 +49,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ('temperature.gpu{index="0"}', Role.SHOWN),
         ('memory.used [MiB]{index="0"}', Role.LEVEL),
         ("CPU(cores)", Role.SHOWN),
+        ("cpuMemUsage", Role.LEVEL),
         ("NET I/O", Role.SHOWN),
         ("BlockIO", Role.SHOWN),
         ("net_io", Role.SHOWN),
@@ -102,6 +103,7 @@ def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
         "mem_available",
         "free_slots",
         "num_free_blocks",
+        "freeNumBlocks",
     ],
 )
 def test_what_is_left_must_not_fall(name: str) -> None:
