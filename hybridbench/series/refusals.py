@@ -68,7 +68,8 @@ _KINDS = (
     (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
     (
         r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
-        r"Line #|Process \d+: |Per-node process memory|.*\"total_bytes_allocated\":|"
+        r"Line #|Process \d+: |==\d+== |___ Begin jemalloc|reading file |MOST CALLS |"
+        r"\[? ?Top \d+ |Per-node process memory|.*\"total_bytes_allocated\":|"
         r"\s*Command being timed|Total allocations|.*Total memory allocated",
         f"is a report of pmap, numastat, of a profiler such as valgrind, or of one moment; record "
         f"{_PS}",
@@ -78,6 +79,24 @@ _KINDS = (
         "is the screen of dotnet-counters; record `dotnet-counters collect --format csv -p PID`",
     ),
     (r"\[?\{\w+,\d+\}", f"is an Erlang term; {_LINES}"),
+    (r"\{:?\"?\w+\"? ?=>", "is a Ruby hash; print GC.stat.to_json, one object a line"),
+    (
+        r"#? ?runtime\.MemStats|Type: (inuse|alloc)_|Showing nodes accounting",
+        f"is a report of pprof, of one moment; record go_memstats of /metrics: {_METRICS}",
+    ),
+    (
+        r"Physical footprint|.*\bFootprint: |\*\* MEMINFO|Applications Memory Usage",
+        f"is a report of vmmap, footprint or dumpsys, of one moment; record {_PS}",
+    ),
+    (r"=+ ROCm|GPU\[\d\]\s*:", "is what rocm-smi prints for people; repeat it with `--csv`"),
+    (
+        r"(PRM|PRC|MEM|CPU|CPL) \S+ 1\d{9} ",
+        "is the output of atop -P, without names; record `pidstat -r -h -p PID 10`",
+    ),
+    (
+        r"[\w.-]+(,[\w.-]+=[^ ,]+)* ([\w.-]+=[^ ,]+,?)+ 1\d{9,18}$",
+        'is the line protocol of InfluxDB; write CSV, or JSON (Telegraf: `data_format = "json"`)',
+    ),
     (r".*\} =>$", "is what promtool prints for people; repeat it with `--format=json`"),
     (r"[^,\s]+(,\d+){3}\|", "is Graphite's raw format; request format=json or format=csv"),
 )

@@ -115,6 +115,8 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     if numeric:
         full = (all(_is_value(cells[i]) for i in numeric if i < len(cells)) for _, cells in rows)
         first = next((i for i, is_full in enumerate(full) if is_full), 0)
+    if not any(_is_value(cell) for _, cells in rows for cell in cells):
+        raise source.wrong(f"{NO_SHAPE}.")
     above = [i for i in range(first) if _names(rows[i][1])] or ([] if numeric else [0])
     if not above:
         return None
@@ -139,7 +141,7 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
         return None
     at, names = _heading(rows, first)
     heading, words = rows[at]
-    again = {line.text for line, _ in rows[at:first]}
+    again = {line.text for line, _ in rows[:first]}
     body: list[Row] = []
     others: list[Line] = []
     for line, row in rows[first:]:
@@ -206,7 +208,7 @@ def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) ->
     width = len(read.names)
     good = [row for row in read.rows if len(row[1]) == width]
     bad = [row for row in read.rows if len(row[1]) != width]
-    if 2 * len(good) <= len(bad) and is_prose([line for line, _ in rows]):
+    if len(good) <= 2 * len(bad) and is_prose([line for line, _ in rows]):
         raise source.wrong(f"{NO_SHAPE}.")
     hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
     source.leave_out(
