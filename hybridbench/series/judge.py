@@ -387,7 +387,8 @@ class _JudgedFile:
         so_far = meaning.role is Role.LEVEL and counts_so_far(column.name, self._names)
         if so_far and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
-        if not meaning.known and (_numbers_rows(column) or _is_clock(column)):
+        timed = not meaning.known or meaning.unit is Unit.SECONDS
+        if timed and (_numbers_rows(column) or _is_clock(column)):
             return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role not in (Role.SHOWN, Role.LOAD):
             role = Role.LEVEL if meaning.role is Role.COUNTER else meaning.role

@@ -16,7 +16,7 @@ from hybridbench.series.times import is_moment, names_time
 _PAIR = re.compile(
     # grep on several files: /proc/42/status:VmRSS: 123 kB
     r"(?:(?P<file>/[\w./-]+):)?"
-    r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?::?\s+|:|\s*=\s*)"
+    r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?:\s*:\s*|\s+|\s*=\s*)"
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
     r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?"
     # The time of a Prometheus sample, in milliseconds; OpenMetrics writes seconds.
@@ -24,7 +24,7 @@ _PAIR = re.compile(
 )
 # A key without a number: a state, the name of a unit, hexadecimal ids and masks.
 # Redis INFO has no space after its colon.
-_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?:\s|$)|=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
+_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s*:(?:\s|$)|=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 # In /proc/PID/status, beside sizes in kB, only these are not ids, masks or context switches.
 _STATUS_KEPT = frozenset({"Pid", "Threads"})

@@ -27,6 +27,8 @@ _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
     r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP)$|"
+    # The end of psql's tables.
+    r"\(\d+ rows?\)$|"
     # The head of BusyBox's top.
     r"Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
 )

@@ -59,7 +59,7 @@ UNITS_S = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0, "min": 60.0, "h": 3600.
 _UNIT = "|".join(_UNIT_WORDS.values())
 _UNIT_AT_END = re.compile(rf"(?:^|[^a-z])({_UNIT})[)\]]?$", re.I)
 _NAME = re.compile(
-    r"#?\s*_?(?P<head>t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|uptime|zeit|"
+    r"#?\s*_?(?P<head>t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|uptime|(?:uhr)?zeit|"
     rf"(?:elapsed|wall|unix|sample|date|run|up|start)[_ ]?time(?:stamp)?|time[_ ]?stamp|age|"
     rf"relative time(?: [(](?:process|wall)[)])?|time[_ ]?unix)?"
     rf"[_ ]?(?P<unit>[(\[]?(?:{_UNIT}|utc)[)\]]?)?",
@@ -68,7 +68,7 @@ _NAME = re.compile(
 # Names that mean a time if the numbers below them are large enough, perhaps after a dotted path.
 _EPOCH_NAME = re.compile(
     r"(.*[.])?(begin|end|event|created|observed|last|sample)?[_ ]?(clock|date|time|ts|timestamp)"
-    rf"_?({_UNIT}|unix)?",
+    rf"[_ ]?({_UNIT}|unix)?",
     re.I,
 )
 # Alone, these often mean something else: a minimum, a letter, a host's uptime.

@@ -23,6 +23,8 @@ BYTE_FACTORS: Mapping[str, float] = {
     "kib": _KIB, "mib": _MIB, "gib": _GIB, "tib": _TIB,
     # Kubernetes omits the B.
     "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
+    # OpenTelemetry.
+    "by": 1.0, "kiby": _KIB, "miby": _MIB,
     "page": 4096.0, "pages": 4096.0,
     # PRTG and PCP write these for powers of 2.
     "kbyte": _KIB, "mbyte": _MIB, "gbyte": _GIB,
@@ -45,7 +47,10 @@ _MEMORY = re.compile(
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 # Azure and Grafana append which statistic of an interval a value is.
-_STATISTIC = re.compile(r"\s*[(\[](avg|average|mean|min|max|sum|last|current)[)\]]\s*$", re.I)
+_STATISTICS = r"(?:avg|average|mean|min|max|sum|last|current)"
+_STATISTIC = re.compile(rf"\s*[(\[]{_STATISTICS}[)\]]\s*$", re.I)
+# SQL, InfluxDB and Splunk write avg(rss_mb).
+_OF_STATISTIC = re.compile(rf"{_STATISTICS}\(\"?([^()]+?)\"?\)", re.I)
 _SUFFIX = re.compile(
     r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]byte|ms|milliseconds|seconds)$", re.I
 )
@@ -159,6 +164,7 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r"\[MEM\]Cached",), r"\[MEM\]\w+", "KiB"),
     (("buff", "cach"), "used|free|buff|cach", "bytes"),  # dstat
     ((r".*\\Process\(.*",), r".*\\(Working Set|Virtual Bytes|Page File Bytes).*", "bytes"),
+    (("WorkingSet64|WS",), r"(WorkingSet|\w+MemorySize)64|WS|PM|VM", "bytes"),  # PowerShell
     (("rss", "vms"), r"rss|vms|uss|pss|shared|text|data|lib|swap", "bytes"),  # psutil
     (("used_memory",), r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?", "bytes"),
     (("anon|file|total_rss",),
@@ -346,6 +352,8 @@ def _level(name: str) -> Meaning:
 def unit_word(name: str) -> str:
     """Return the unit at the end of ``name``, in lower case; empty if there is none."""
     head = _STATISTIC.sub("", unlabelled(name))
+    inner = _OF_STATISTIC.fullmatch(head)
+    head = head if inner is None else inner[1]
     for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL, _BYTES_OF):
         match = pattern.search(head)
         if match is not None:

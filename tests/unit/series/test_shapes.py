@@ -85,6 +85,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "mongostat": (lambda i: ("" if i % 10 else "insert query command dirty used vsize  res qrw net_in conn                time\n") + f"    *0    *0     1|0  0.0% 0.1% 9.50G {500 + i}M 0|0   111b    2 {at(i):%b %d %H:%M:%S}.123", {"res": "60.0"}),
     "dstat": (lambda i: ('"Dstat 0.7.4 CSV output"\n"Host:","web",,,"User:","root"\n\n"system","memory usage",\n"time","used_bytes","free"\n' if i == 0 else "") + f"{at(i):%d-%m %H:%M:%S},{2**30 + 2**20 * i}.0,2000000.0", {"used_bytes": "60.0"}),
     "PHP's error_log": (lambda i: f"[{at(i):%d-%b-%Y %H:%M:%S} UTC] Memory: {1000 + i} MiB", {"memory": "60.0"}),
+    "New Relic": (lambda i: ("Begin time seconds,End time seconds,Memory (MiB)\n" if i == 0 else "") + f"{at(i).timestamp() * 1000:.0f},{at(i + 1).timestamp() * 1000:.0f},{500 + i}.5", {"Memory (MiB)": "60.0"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
@@ -102,6 +103,9 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "nvidia-smi, its heading each time": (lambda i: f"memory.used [MiB]\n{1000 + i} MiB", {"memory.used [MiB]": "60.0"}),
     "two commands": (lambda i: f"  RSS COMMAND\n{500000 + 1000 * i} python3 a.py --x 1\n300000 python3 b.py", {'RSS{COMMAND="python3 a.py --x 1"}': "58.6"}),
     "files of two processes": (lambda i: f"/proc/7/status:VmRSS:\t  {500000 + 1000 * i} kB\n/proc/8/status:VmRSS:\t  5000 kB", {'VmRSS (KiB){file="/proc/7/status"}': "58.6"}),
+    "psql": (lambda i: f"  name | total_bytes \n-------+-------\n Top   | {2**30 + 2**20 * i}\n Cache | 524288000\n(2 rows)\n", {'total_bytes{name="Top"}': "60.0"}),
+    "a title above each heading": (lambda i: f"--- data --- --- load ---\nkeys mem clients\n{4900 - i % 3} {500 + i}.00M 8", {"mem": "60.0"}),
+    "Get-Process as a list": (lambda i: f"\nId           : 4242\nProcessName  : app\nWorkingSet64 : {2**30 + 2**20 * i}\n", {"WorkingSet64": "60.0"}),
     "podman as JSON": (lambda i: json.dumps([{"name": n, "mem_usage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "net_io": f"{9 + i}kB / 2kB"} for n in "ab"]), {'mem_usage{name="a"}': "60.0"}),
     "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
     "MiB in steps of 4": (lambda i: f"{600 + 4 * i}", {"value": "240?"}),

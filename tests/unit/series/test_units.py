@@ -20,6 +20,8 @@ from hybridbench.series.units import Role, meaning_of, parse_unit
         ("process_resident_memory_bytes", 1.0),
         ("cpu_memory_mib", 2.0**20),
         ("allocated_bytes.all.current", 1.0),
+        ("dotnet.process.memory.working_set (By)", 1.0),
+        ("avg(mem_mib)", 2.0**20),
         ("kbanonpg", 1024.0),
         ('container_memory_working_set_bytes{pod="a"}', 1.0),
     ],
