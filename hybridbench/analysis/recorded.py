@@ -235,9 +235,9 @@ def _doubted(
 def _rises_coarsely(series: ExternalSeries, result: MetricResult) -> bool:
     """Return whether the series rose, and a step more would be more than its bound for CLEAN."""
     value = only_readings(series.between(*result.window_s)).value
-    bound = 0.0 if result.why is None else float(result.why.data.get("bound", 0.0))
+    bound = None if result.why is None else result.why.data.get("bound")
     hours = (result.window_s[1] - result.window_s[0]) / 3600.0
-    if series.step <= bound * hours:
+    if isinstance(bound, int | float) and series.step <= bound * hours:
         return False
     tenth = 1 + value.size // 10
     rose = float(np.median(value[-tenth:]) - np.median(value[:tenth]))
