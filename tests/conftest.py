@@ -6,20 +6,17 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 
-# Before numpy is loaded: a second BLAS thread waits for a busy core and slows small matrices.
+# Before numpy and torch are loaded: tests run beside other work on few cores, where a second thread
+# waits for a busy core and slows small matrices.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+    os.environ[_name] = "1"
 # What a shell or a CI service sets for its own terminal, or for soaks, is no input of a test.
 _TERMINAL = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
 for _name in _TERMINAL | {name for name in os.environ if name.startswith("HYBRIDBENCH_")}:
     os.environ.pop(_name, None)
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
-
-# Tests run beside other work on few cores; a second thread makes small tensors slower.
-torch.set_num_threads(1)
 
 # Engines take milliseconds to seconds to build and run: no deadline, and "too slow" means nothing.
 _PATIENT = settings(
