@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.findings.kinds import finding_kinds
-from tools.finding_files import PACKAGE, declared_kinds, files_of_kinds, keyed_reads, lines, modules
+from tools.finding_files import declared_kinds, files_of_kinds, keyed_reads, lines, modules
 
 FILES = {
     "records/finding.py": """
@@ -96,10 +95,3 @@ def test_the_report_begins_with_the_counts(package: Path) -> None:
     assert report[0] == "files per kind of finding: mean 1.7, median 2, most 2 (3 kinds)"
     assert "   2  crash: analysis/crash.py, report/other.py" in report
     assert "reads by a string: 5" in report
-
-
-def test_of_this_package_every_kind_is_declared_and_counted() -> None:
-    files = modules(PACKAGE)
-
-    assert set(declared_kinds(files).values()) == set(finding_kinds())
-    assert all(names for names in files_of_kinds(files).values())
