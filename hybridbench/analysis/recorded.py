@@ -237,7 +237,7 @@ def _rises_coarsely(series: ExternalSeries, result: MetricResult) -> bool:
     value = only_readings(series.between(*result.window_s)).value
     bound = None if result.why is None else result.why.data.get("bound")
     hours = (result.window_s[1] - result.window_s[0]) / 3600.0
-    if isinstance(bound, int | float) and series.step <= bound * hours:
+    if series.step <= (bound * hours if isinstance(bound, int | float) else 0.0):
         return False
     tenth = 1 + value.size // 10
     rose = float(np.median(value[-tenth:]) - np.median(value[:tenth]))
