@@ -72,7 +72,7 @@ _NO_COUNTER = re.compile(
 _SHOWN = re.compile(
     # Without a name, it is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
-    r"(.*[.])?attempt|epoch|timestamp|row|index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     r"(min|maj)flt/s|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
     r"start|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
@@ -100,9 +100,10 @@ _SO_FAR = re.compile(
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
     r"dropped|evicted|aborted|freed|"
-    r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc)[_ ]time|energy|"
-    r"joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
-    r"objects|pages|(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
+    r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
+    r"accepts|accepted|total[_ ](connections|pauses?)|heap[._]total_allocated|"
+    r"(net(work)?|disk|block)[_ ](in|out)|joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
+    r"objects|pages|[mun]s|seconds|(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")

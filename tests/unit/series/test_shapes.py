@@ -701,3 +701,18 @@ def test_few_digits_that_rise_bound_no_growth(tmp_path: Path, grows: bool, kind:
     if grows:
         (row,) = verdict.rows
         assert row.result.reason.startswith("it rises, and is written in steps of 102 MiB")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("net_in", "network out", "gc_time_ms", "total_pause_ns", "total_connections", "accepted"),
+        *("dotnet.gc.heap.total_allocated (By)", "seq"),
+    ],
+)
+def test_what_a_healthy_program_counts_is_no_level(tmp_path: Path, name: str) -> None:
+    rows = [f"{60 * i},{9000 + 7 * i},40" for i in ROWS]
+
+    verdict = judged(tmp_path, "\n".join([f"time,{name},held", *rows]))
+
+    assert [row.name for row in verdict.rows] == ["held"]
