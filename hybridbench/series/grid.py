@@ -65,8 +65,8 @@ class RawColumn:
     Readers return columns in the file's order; ``files.py`` then sorts them by time.
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
     that the program usually writes, for when nothing else gives one.  ``text_at`` is the line and
-    text of the first cell that is not a number, if any.  ``step`` is the last digit of numbers that
-    were written with a unit.
+    text of the first cell that is not a number, if any.  ``step`` is the last digit
+    that was written.
     """
 
     name: str
@@ -365,7 +365,8 @@ def _column(
     column = RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
     with suppress(ValueError):
         numbers = np.array(cells, dtype=np.float64)
-        return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan))
+        step = 10.0 ** -max(len(cell.partition(".")[2]) for cell in cells)
+        return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan), step=step)
     filled, first, unit, kb = 0, None, unit_word(name), kilobyte_of(name)
     step = 0.0
     for index, cell in enumerate(cells):

@@ -184,7 +184,7 @@ class _Column(Series):
             decays=self.meaning.decays,
             collected=is_collected(self.name),
             without_cache=FREE_OF_CACHE if has_cache else "",
-            step=self.raw.step * self.meaning.factor,
+            step=self.raw.step * self.meaning.factor * (self.meaning.unit is Unit.BYTES),
         )
         return judge_series(series, falls, question)
 

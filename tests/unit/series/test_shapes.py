@@ -692,10 +692,13 @@ def test_numbers_too_small_for_a_process_are_not_bytes(tmp_path: Path, names: st
 
 
 @pytest.mark.parametrize(("grows", "kind"), [(True, "INCONCLUSIVE"), (False, "CLEAN")])
-def test_few_digits_that_rise_bound_no_growth(tmp_path: Path, grows: bool, kind: str) -> None:
-    rows = [f"{at(i).isoformat()},{1.2 + i / 1024 * grows:.1f}g" for i in range(240)]
+@pytest.mark.parametrize(("name", "unit"), [("RES", "g"), ("rss_gib", "")])
+def test_few_digits_that_rise_bound_no_growth(
+    tmp_path: Path, grows: bool, kind: str, name: str, unit: str
+) -> None:
+    rows = [f"{at(i).isoformat()},{1.2 + i / 1024 * grows:.1f}{unit}" for i in range(240)]
 
-    verdict = judged(tmp_path, "\n".join(["time,RES", *rows]))
+    verdict = judged(tmp_path, "\n".join([f"time,{name}", *rows]))
 
     assert verdict.kind.value == kind
     if grows:
