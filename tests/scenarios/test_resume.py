@@ -59,7 +59,7 @@ def stored(run_dir: Path, name: str) -> dict[str, Any]:
 
 def wait_for_requests(run_dir: Path, beyond: int = 0) -> None:
     """Until enough has been sampled for a segment of its own."""
-    wait_until(lambda: requests_sampled(run_dir) >= beyond + 6)
+    wait_until(lambda: requests_sampled(run_dir) >= beyond + 3)
 
 
 def requests_sampled(run_dir: Path) -> int:
