@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -185,6 +186,19 @@ def run_to_idle(engine: Engine, most_steps: int = 2000) -> list[EngineEvent]:
             return events
         events += engine.step()
     raise AssertionError(f"the engine still has work after {most_steps} steps")
+
+
+def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
+    """Conversations of three turns over two system prompts, more than the states can cover."""
+    rng = random.Random(seed)
+    system = [[rng.randrange(48) for _ in range(16)] for _ in range(2)]
+    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
+    histories = [list(system[i % 2]) for i in range(conversations)]
+    for _ in range(3):
+        for index, history in enumerate(histories):
+            history += [rng.randrange(48) for _ in range(5)]
+            engine.submit(f"{seed}-{len(history)}-{index}", history, params)
+            run_to_idle(engine)
 
 
 def assert_nothing_lost(engine: Engine) -> None:

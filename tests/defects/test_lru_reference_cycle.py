@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,9 +23,9 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import (
     assert_nothing_lost,
+    chat,
     make_engine,
     make_window_engine,
-    run_to_idle,
     tree_nodes,
 )
 
@@ -56,19 +55,6 @@ def stray_nodes(engine: Engine) -> int:
     live = len(tree_nodes()) - len(EARLIER)
     _, expected = engine.reference_counted_classes()["TreeNode"]
     return live - expected
-
-
-def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
-    """Conversations of three turns over two system prompts, more than the states can cover."""
-    rng = random.Random(seed)
-    system = [[rng.randrange(48) for _ in range(16)] for _ in range(2)]
-    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
-    histories = [list(system[i % 2]) for i in range(conversations)]
-    for _ in range(3):
-        for index, history in enumerate(histories):
-            history += [rng.randrange(48) for _ in range(5)]
-            engine.submit(f"{len(history)}-{index}", history, params)
-            run_to_idle(engine)
 
 
 def churn(make: Callable[..., Engine] = make_engine, **changes: Any) -> tuple[Engine, int]:

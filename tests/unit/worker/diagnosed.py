@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import random
 import sys
 import threading
 import traceback
@@ -20,14 +19,13 @@ import torch
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT
 from hybridbench.engine.engine import Engine
-from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.records.heap import SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.metrics import WorkerMetrics
-from tests.builders import make_engine, run_to_idle
+from tests.builders import chat, make_engine
 
 
 @contextmanager
@@ -44,19 +42,6 @@ class Recording(Engine):
     """An engine that keeps a line of each chat and never reads it."""
 
     lines: list[tuple[str, bytes]]
-
-
-def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
-    """Conversations of three turns over two system prompts, more than the states can cover."""
-    rng = random.Random(seed)
-    system = [[rng.randrange(48) for _ in range(16)] for _ in range(2)]
-    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
-    histories = [list(system[i % 2]) for i in range(conversations)]
-    for _ in range(3):
-        for index, history in enumerate(histories):
-            history += [rng.randrange(48) for _ in range(5)]
-            engine.submit(f"{seed}-{len(history)}-{index}", history, params)
-            run_to_idle(engine)
 
 
 def small_engine() -> Engine:

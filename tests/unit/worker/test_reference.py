@@ -174,16 +174,21 @@ def test_an_answer_with_a_wrong_token_is_not_confirmed(place: int) -> None:
     assert not reference().confirms(PROMPTS[5], wrong)
 
 
-def test_the_distance_of_a_drawn_token_is_what_its_random_number_lacks() -> None:
-    prompt = PROMPTS[1]
-    agreed, distance, own = reference().compare(prompt, [0, 0], 0, 0.5, 31)
-
+def logits_after(prompt: list[int]) -> Tensor:
+    """[V], of an engine that computes ``prompt`` alone."""
     engine = Engine(without_reuse(CONFIG), model=reference().model)
     engine.submit("one", prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
     engine.step()
     logits = reference().model.logits
     assert logits is not None
-    row = logits[0].double()
+    return logits[0].double()
+
+
+def test_the_distance_of_a_drawn_token_is_what_its_random_number_lacks() -> None:
+    prompt = PROMPTS[1]
+    agreed, distance, own = reference().compare(prompt, [0, 0], 0, 0.5, 31)
+
+    row = logits_after(prompt)
     ends = (row / 0.5).softmax(dim=0).cumsum(dim=0)
     drawn = uniform(31, len(prompt))
     assert agreed == 0
@@ -195,12 +200,7 @@ def test_the_distance_is_in_standard_deviations_of_the_logits() -> None:
     prompt = PROMPTS[1]
     _, distance, best = reference().compare(prompt, [0, 0])
 
-    engine = Engine(without_reuse(CONFIG), model=reference().model)
-    engine.submit("one", prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
-    engine.step()
-    logits = reference().model.logits
-    assert logits is not None
-    row = logits[0].double()
+    row = logits_after(prompt)
     assert best == int(row.argmax())
     assert distance == pytest.approx(float((row.max() - row[0]) / row.std()), rel=1e-3)
 
