@@ -65,8 +65,8 @@ class RawColumn:
     Readers return columns in the file's order; ``files.py`` then sorts them by time.
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
     that the program usually writes, for when nothing else gives one.  ``text_at`` is the line and
-    text of the first cell that is not a number, if any.  ``step`` is the last digit
-    that was written.
+    text of the first cell that is not a number, if any.  ``step`` is the last digit that was
+    written.
     """
 
     name: str
@@ -385,5 +385,4 @@ def _column(
         # top omits the unit for KiB values with few digits, and 0 never has one.
         value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
     is_text = first is not None and int(read.sum()) < _NUMERIC_SHARE * filled
-    column = replace(column, in_bytes=bool(in_bytes.any()), step=step)
-    return replace(column, text_at=first, is_text=is_text)
+    return replace(column, in_bytes=bool(in_bytes.any()), step=step, text_at=first, is_text=is_text)
