@@ -195,7 +195,7 @@ def _device_taken(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterabl
     before, more = _change(record, DRIVER_MEMORY, *tensors.window_s)
     if before > 0.0 and more >= _SHARE_OF_A_FILL * before:
         yield (
-            f"the worker took {format_bytes(more)} more of the device beside PyTorch's allocator: "
+            f"the worker took {format_bytes(more)} more of the device outside PyTorch's allocator: "
             "look for streams, events and loaded kernels that are kept"
         )
 

@@ -295,7 +295,7 @@ METRICS: tuple[MetricSpec, ...] = (
         DRIVER_MEMORY,
         Unit.BYTES,
         Kind.LEVEL,
-        "device memory of the worker beside PyTorch's allocator, such as the CUDA context, loaded "
+        "device memory of the worker outside PyTorch's allocator, such as the CUDA context, loaded "
         "kernels, streams and events: what the driver accounts for (NVML) less what is reserved",
         on_device=True,
     ),

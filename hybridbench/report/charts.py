@@ -62,7 +62,7 @@ _MEMORY: Final[tuple[_Plan, ...]] = (
             "device_reserved_bytes": "reserved by PyTorch",
             "device_inactive_split_bytes": "free between tensors",
             "device_graph_bytes": "reserved for CUDA graphs",
-            "device_driver_bytes": "beside PyTorch's allocator",
+            "device_driver_bytes": "outside PyTorch's allocator",
         },
     ),
     (
