@@ -4,7 +4,7 @@ A server answers with a first token after 20 ms and 10 ms between tokens, and me
 times itself, as sleeps last longer than requested on a busy machine.  The difference between the
 client's and the server's times is the client's error.
 
-    python -m benchmarks load-client [--seconds 20] [--concurrency 8]
+    python -m benchmarks load-client [--seconds 20] [--rate 40] [--concurrency 8]
 
 With a rival, `vllm bench serve` sends to the same server in blocks that alternate with the
 client's, and the requests per second of both are compared.
@@ -21,10 +21,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
-from aiohttp import web
 
 from hybridbench.foundation.clock import SystemClock
 from hybridbench.foundation.latency import ITL, TTFT, LatencyHistogram, add_latencies
@@ -35,41 +34,78 @@ from hybridbench.workload.catalog import load_profile
 FIRST_S, GAP_S = 0.020, 0.010
 TOKENS = 16
 PAIRS = 3
-CHUNK = b'data: {"choices": [{"text": " so", "finish_reason": null}]}\n\n'
-LAST = b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-def serve(port: int) -> None:
-    """Answer completions on ``port``, and report their measured times on /measured."""
-    measured: dict[str, list[float]] = {TTFT: [], ITL: []}
+def part(event: bytes) -> bytes:
+    """One part of a streamed answer."""
+    return b"%x\r\n%s\r\n" % (len(event), event)
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+
+CHUNK = part(b'data: {"choices": [{"text": " so", "finish_reason": null}]}\n\n')
+LAST = (
+    part(b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n')
+    + b"0\r\n\r\n"
+)
+
+
+class Exchange(asyncio.Protocol):
+    """One connection of the server; it measures its delays where its bytes come and go."""
+
+    def __init__(self, measured: dict[str, list[float]]) -> None:
+        self._measured = measured
+        self._unread = b""
+        self._answers: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the connection."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer the request when it is complete."""
         begun_s = time.monotonic()
-        asked = await request.json()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        last_s = begun_s
-        for index in range(asked["max_tokens"]):
-            await asyncio.sleep(GAP_S if index else FIRST_S)
-            await response.write(CHUNK)
-            now_s = time.monotonic()
-            measured[ITL if index else TTFT].append(now_s - last_s)
-            last_s = now_s
-        await response.write(LAST)
-        return response
+        self._unread += data
+        head, blank, body = self._unread.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        size = int(length[1]) if length else 0
+        if not blank or len(body) < size:
+            return
+        self._unread = body[size:]
+        task = asyncio.get_running_loop().create_task(self._answer(head, begun_s))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
 
-    async def said(_: web.Request) -> web.Response:
-        return web.json_response(measured)
+    async def _answer(self, head: bytes, begun_s: float) -> None:
+        if head.startswith(b"POST"):
+            self._transport.write(STREAM)
+            last_s = begun_s
+            for index in range(TOKENS):
+                await asyncio.sleep(GAP_S if index else FIRST_S)
+                self._transport.write(CHUNK)
+                now_s = time.monotonic()
+                self._measured[ITL if index else TTFT].append(now_s - last_s)
+                last_s = now_s
+            self._transport.write(LAST)
+            return
+        body = json.dumps({"data": [], **self._measured}).encode()
+        if b" /measured " in head:
+            for delays in self._measured.values():
+                delays.clear()
+        self._transport.write(WHOLE % len(body) + body)
 
-    app = web.Application()
-    app.router.add_post("/v1/completions", answer)
-    app.router.add_get("/measured", said)
-    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
+
+async def serve(port: int) -> None:
+    """Answer completions on ``port``, and report the delays since the last report on /measured."""
+    measured: dict[str, list[float]] = {TTFT: [], ITL: []}
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Exchange(measured), "127.0.0.1", port)
+    await server.serve_forever()
 
 
-def traffic(url: str, concurrency: int) -> Traffic:
-    """Chats without aborts, ``concurrency`` at a time."""
-    settings = {"arrival": f"{{process: closed, concurrency: {concurrency}}}", "aborts": "{}"}
+def traffic(url: str, arrival: str) -> Traffic:
+    """Chats without aborts."""
+    settings = {"arrival": arrival, "aborts": "{}"}
     settings["output"] = f"{{tokens: [{TOKENS}, {TOKENS}]}}"
     profile = load_profile("chat-churn").with_overrides({**settings, "bad_input": "{}"})
     return Traffic(
@@ -84,13 +120,13 @@ def traffic(url: str, concurrency: int) -> Traffic:
     )
 
 
-def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[str, Any], float]:
+def drive(url: str, seconds: float, arrival: str) -> tuple[HttpLoad, dict[str, Any], float]:
     """Send for ``seconds``, and wait for the last answer.
 
     Returns:
         The client, its latencies, and the seconds from its first report of a request to the end.
     """
-    load = HttpLoad(traffic(url, concurrency).start(""), SystemClock())
+    load = HttpLoad(traffic(url, arrival).start(""), SystemClock())
     latencies: dict[str, dict[int, int]] = {}
     load.start()
     began_s, is_sending = 0.0, True
@@ -106,6 +142,11 @@ def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[st
         load.tend()
         add_latencies(latencies, load.take_latencies())
     return load, latencies, time.monotonic() - began_s
+
+
+def at_a_time(concurrency: int) -> str:
+    """A closed loop."""
+    return f"{{process: closed, concurrency: {concurrency}}}"
 
 
 def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
@@ -125,7 +166,7 @@ def rates(url: str, seconds: float, concurrency: int, rival: Sequence[str]) -> I
     """Answered requests per second of both clients, in alternating blocks: a line for each pair."""
     ratios = []
     for _ in range(PAIRS):
-        load, _, took_s = drive(url, seconds, concurrency)
+        load, _, took_s = drive(url, seconds, at_a_time(concurrency))
         ours = load.counters()["events.finishes"] / took_s
         load.stop()
         requests = str(round(ours * seconds))
@@ -152,6 +193,7 @@ def bench_serve(url: str, vllm: str, tokenizer: str) -> list[str]:
 
 def main(
     seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of traffic.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Poisson arrivals a second.")] = 40.0,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
     rival: Annotated[
         tuple[str, str],
@@ -166,16 +208,19 @@ def main(
     The error is the difference between its latencies and those of a server with known delays.
     """
     port = 8745
-    command = [sys.executable, "-c", f"from benchmarks.load_client import serve; serve({port})"]
+    code = f"import asyncio\nfrom benchmarks.load_client import serve\nasyncio.run(serve({port}))"
+    command = [sys.executable, "-c", code]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command) as server:
         try:
             time.sleep(2.0)
-            load, latencies, took_s = drive(url, seconds, concurrency)
-            with urllib.request.urlopen(f"{url}/measured") as answer:  # noqa: S310
-                measured = json.load(answer)
-            load.stop()
-            report(load, latencies, measured, took_s)
+            for arrival in (f"{{process: poisson, rate: {rate}/s}}", at_a_time(concurrency)):
+                load, latencies, took_s = drive(url, seconds, arrival)
+                with urllib.request.urlopen(f"{url}/measured") as answer:  # noqa: S310
+                    measured = json.load(answer)
+                load.stop()
+                print(arrival)
+                report(load, latencies, measured, took_s)
             if rival[0]:
                 for line in rates(url, seconds, concurrency, bench_serve(url, *rival)):
                     print(line)
