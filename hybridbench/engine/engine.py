@@ -9,7 +9,7 @@ from typing import Final
 from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.containers import long_containers
+from hybridbench.engine.containers import SharedContainers, long_containers
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
@@ -107,6 +107,7 @@ class Engine:
         self._loop: EventLoop = loop(self.scheduler, parts.runner, parts.pools.timings)
         self._invariants = InvariantChecker(parts.pools, config)
         self._steady = SteadyDetector(parts.pools.sizes())
+        self._shared = SharedContainers()
         self.max_running_requests_seen = 0
         # The findings of the last check that found something new.
         self.violations: list[InvariantViolation] = []
@@ -389,13 +390,17 @@ class Engine:
         return self._invariants.last_owner(pool, slot)
 
     def containers(self) -> dict[str, int]:
-        """Entry counts of everything here that could grow without bound."""
+        """Entry counts of everything here that could grow without bound.
+
+        Containers of no object count from the next ``find_containers`` on.
+        """
         scheduler, tree_cache = self.scheduler, self.pools.tree_cache
         others = long_containers(self)
         for name in _COUNTED_BELOW:
             others.pop(name, None)
         return {
             **others,
+            **self._shared.long(),
             "front_end": len(self._front_end),
             "pending_events": len(self._pending_events),
             "waiting_queue": len(scheduler.waiting_queue),
@@ -407,6 +412,10 @@ class Engine:
             "sessions": len(scheduler.sessions),
             "session_slots": len(self.pools.sessions.slots),
         }
+
+    def find_containers(self) -> None:
+        """Find the containers of modules, classes and functions; takes milliseconds."""
+        self._shared.find()
 
     def timings(self) -> dict[str, float]:
         """Cumulative seconds by kind of work, such as match_s, schedule_s and forward_s."""

@@ -123,6 +123,7 @@ class WorkerProbes:
         idle = engine.is_idle
         if idle:
             self._injected.mark_idle()
+        engine.find_containers()
         found = engine.check_invariants(idle=idle)
         if request.audit:
             # The ledger is the bench's own oracle, which real engines lack: it must not decide a
