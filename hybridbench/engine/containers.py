@@ -13,7 +13,7 @@ import sysconfig
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import FunctionType, ModuleType
 from typing import Final, TypeAlias
 from weakref import finalize
@@ -57,6 +57,7 @@ _NOT_SEARCHED: Final = (
 )
 _PLAIN: Final = (bool, bytes, float, int, str, tuple, type(None), ModuleType)
 _Cached: Final = type(lru_cache(len))
+_Container: TypeAlias = list[object] | dict[object, object] | set[object] | deque[object]
 _Count: TypeAlias = Callable[[], int]
 
 
@@ -72,9 +73,9 @@ def long_containers(root: object) -> dict[str, int]:
         for name, value in vars(holder).items():
             kind = type(value)
             if isinstance(value, _CONTAINERS):
-                where = f"{type(holder).__name__}.{name}"
-                if len(value) >= _LONG and where not in _BOUNDED:
-                    lengths[where] = max(len(value), lengths.get(where, 0))
+                where, length = f"{type(holder).__name__}.{name}", _entries(value)
+                if length >= _LONG and where not in _BOUNDED:
+                    lengths[where] = max(length, lengths.get(where, 0))
             elif (
                 kind.__module__.startswith(_PACKAGE)
                 and _PASSING.isdisjoint(base.__name__ for base in kind.__mro__)
@@ -84,6 +85,15 @@ def long_containers(root: object) -> dict[str, int]:
                 seen.add(id(value))
                 to_visit.append(value)
     return lengths
+
+
+def _entries(container: _Container) -> int:
+    """The number of entries, with those of containers inside one that is not long itself."""
+    length = len(container)
+    if length < _LONG:
+        entries = tuple(container.values() if isinstance(container, dict) else container)
+        length += sum(len(entry) for entry in entries if isinstance(entry, _CONTAINERS))
+    return length
 
 
 class SharedContainers:
@@ -175,7 +185,7 @@ class _Search:
         if not isinstance(value, _CONTAINERS):
             return False
         if self._is_new(value):
-            self.counts[where] = value.__len__
+            self.counts[where] = partial(_entries, value)
         return True
 
     def _is_new(self, value: object) -> bool:

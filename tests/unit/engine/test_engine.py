@@ -272,6 +272,16 @@ def test_a_table_that_nobody_declared_is_counted_by_class_and_attribute() -> Non
     assert set(engine.containers()) == {*names, "Scheduler._seen"}
 
 
+def test_lists_in_a_short_table_count_with_their_entries() -> None:
+    engine = make_engine()
+    names = set(engine.containers())
+
+    vars(engine.scheduler)["_by_reason"] = {"length": list(range(60)), "stop": [*range(40)]}
+
+    assert engine.containers()["Scheduler._by_reason"] == 102
+    assert set(engine.containers()) == {*names, "Scheduler._by_reason"}
+
+
 def test_a_queue_that_is_counted_under_its_own_name_is_not_counted_again() -> None:
     engine = make_engine()
     names = set(engine.containers())
