@@ -22,7 +22,7 @@ import numpy as np
 
 from hybridbench import load_run
 from hybridbench.analysis.record import RunRecord
-from hybridbench.foundation.rates import full_rate_text
+from hybridbench.records.rates import full_rate_text
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "released-engines.md"
 _TABLE: Final = re.compile(r"(<!-- rows: (\S+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)

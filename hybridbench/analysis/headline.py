@@ -7,9 +7,9 @@ from dataclasses import replace
 from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.foundation.metrics import label_of
-from hybridbench.foundation.rates import full_rate_text
 from hybridbench.foundation.units import format_byte_rate, format_duration
 from hybridbench.records.finding import Recorded
+from hybridbench.records.rates import full_rate_text
 from hybridbench.records.verdict import (
     Bounds,
     Finding,

@@ -23,10 +23,10 @@ from hybridbench.analysis.change_points import Change, change_points
 from hybridbench.analysis.comparison.mismatches import comparable_facts, machine_class
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import AT_REST, COLLECTIBLE, MEMORY, declared
-from hybridbench.foundation.rates import full_rate_text
 from hybridbench.over_time.stored import GreenRun
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.nightly import AttemptFinding, CellFinding, CellResult, CellState
+from hybridbench.records.rates import full_rate_text
 from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.report.wording import metric_label
 from hybridbench.thresholds.grammar import Stat

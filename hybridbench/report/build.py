@@ -19,7 +19,6 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import Unit
-from hybridbench.foundation.rates import TIME_UNITS, per_text
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import (
     BenchFailed,
@@ -34,6 +33,7 @@ from hybridbench.records.events import (
 )
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED
+from hybridbench.records.rates import TIME_UNITS, per_text
 from hybridbench.records.verdict import (
     Finding,
     MetricResult,

@@ -10,7 +10,6 @@ from typing import Final
 import yaml
 
 from hybridbench.foundation.metrics import Unit
-from hybridbench.foundation.rates import amount
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_value
 from hybridbench.records.manifest import (
     Manifest,
@@ -20,6 +19,7 @@ from hybridbench.records.manifest import (
     manifest_to_json,
 )
 from hybridbench.records.prepared import PreparedTarget
+from hybridbench.records.rates import amount
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import Text, length
 from hybridbench.report.wording import plain_text

@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from hybridbench.analysis.comparison.words import ends_text, percent
-from hybridbench.foundation import rates
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_bytes, format_duration
+from hybridbench.records import rates
 from hybridbench.records.verdict import Rate
 
 # Units besides those of metrics: a share from 0 to 1; a multiple of another value.

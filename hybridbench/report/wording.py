@@ -11,9 +11,9 @@ from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.analysis.trend.reasons import bound_of
 from hybridbench.foundation.labels import unlabelled, whose
 from hybridbench.foundation.metrics import Unit, spec_of
-from hybridbench.foundation.rates import TIME_UNITS, number
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Model
+from hybridbench.records.rates import TIME_UNITS, number
 from hybridbench.records.verdict import (
     RETAINED,
     WAITING,

@@ -8,7 +8,7 @@ from typing import Final
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.foundation.metrics import Unit
-from hybridbench.foundation.rates import TIME_UNITS
+from hybridbench.records.rates import TIME_UNITS
 from hybridbench.records.verdict import (
     Finding,
     Verdict,

@@ -30,11 +30,11 @@ from hybridbench.analysis.trend.allowance import Allowance
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY, Unit, declared
-from hybridbench.foundation.rates import number, per_text
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.codes import Evidence
 from hybridbench.records.events import PAGE
 from hybridbench.records.finding import Basis, Words
+from hybridbench.records.rates import number, per_text
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
 
 _NAMED: Final = 4

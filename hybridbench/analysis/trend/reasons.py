@@ -8,10 +8,10 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from hybridbench.foundation.rates import TINY, amount
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import ReasonCode
+from hybridbench.records.rates import TINY, amount
 from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
 
 _DAY_S: Final = 86_400.0

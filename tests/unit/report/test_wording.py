@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.foundation.rates import full_rate_text, interval_text, number
+from hybridbench.records.rates import full_rate_text, interval_text, number
 from hybridbench.records.verdict import Rate
 from hybridbench.report.quantity import (
     SHARE,
