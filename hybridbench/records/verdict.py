@@ -233,7 +233,7 @@ class MetricResult(msgspec.Struct, frozen=True):
     needed_s: float | None = None  # for INCONCLUSIVE: how long a run would decide
     p_value: float | None = None  # of "grows no faster than the floor", in the weakest model
     q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
-    why: Why | None = None  # for INCONCLUSIVE one of the reasons of detection.md 4.1
+    why: Why | None = None  # for INCONCLUSIVE one of analysis/trend/reasons.py
     reason: str = ""  # the text of ``why``, or as stored
 
     def __post_init__(self) -> None:

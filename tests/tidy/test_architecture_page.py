@@ -1,4 +1,4 @@
-"""docs/explanation/architecture.md and CONTRIBUTING lead to files: every path they name exists."""
+"""The pages that lead to files name existing ones: architecture.md, CONTRIBUTING, the engine's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # In backquotes, with a folder or a suffix of a source file; files of a run directory have neither.
 PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|toml))`", PAGE)))
 SOURCES = sorted(set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", CONTRIBUTING)))
+ENGINE = PACKAGE / "engine"
+ENGINE_PAGE = (ENGINE / "README.md").read_text(encoding="utf-8")
+ENGINE_FILES = sorted(set(re.findall(r"`([./]*[a-z_]\w*(?:/\w+)*(?:/|\.py))`", ENGINE_PAGE)))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
@@ -25,6 +28,11 @@ def test_a_path_that_the_page_names_exists(path: str) -> None:
 @pytest.mark.parametrize("path", SOURCES)
 def test_a_source_file_that_contributing_names_exists(path: str) -> None:
     assert (PACKAGE / path).exists() or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("path", ENGINE_FILES)
+def test_a_file_that_the_page_of_the_engine_names_exists(path: str) -> None:
+    assert any((folder / path).exists() for folder in (ENGINE, ROOT))
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -15,7 +15,7 @@ NAMED = re.compile(r"`([^`]+)`")
 
 def rows() -> list[tuple[str, ...]]:
     """The table lines of mechanisms that are not missing, cell by cell."""
-    text = (ROOT / "docs" / "explanation" / "engine.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "historic-bugs.md").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
     return [row for row in cells if row[0] != "symbol there" and not row[1].startswith("missing")]

@@ -1,4 +1,4 @@
-"""The style page, as far as a machine can hold it: sizes, forbidden calls, dangling files."""
+"""Rules of style that a machine can check: sizes, forbidden calls, dangling files."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class PrefillAdder:
     def admit_from(self, waiting_queue: Sequence[Req]) -> AddReqResult:
         """Match and add from the front of the queue until one is refused or the queue ends.
 
-        The window reserves state slots for the matches of this loop; every way out of it
+        The group reserves state slots for the matches of this loop; every way out of it
         returns the unused ones.
         """
         result = AddReqResult.CONTINUE
