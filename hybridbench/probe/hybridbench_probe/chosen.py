@@ -1,8 +1,8 @@
 """Select the Python processes below a watched command that get a probe.
 
-Patterns in the environment name them.  Without patterns, these are the command and its children
-with the same interpreter: multiprocessing workers and its own modules, but no installers, no
-one-line commands and no multiprocessing resource tracker.
+Regular expressions in the environment name them.  Without any, these are the command and its
+children with the same interpreter: multiprocessing workers and its own modules, but no installers,
+no one-line commands and no multiprocessing resource tracker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANCESTORS_MAX = 16
 
 
 def is_wanted(folder: str, patterns: str) -> bool:
-    """Whether ``patterns``, one per line, or the default select this process."""
+    """Whether ``patterns``, one regular expression per line, or the default select this process."""
     words = command_of("self")
     kind, program = program_of(words)
     if kind == "-c" and _BOOKKEEPER in program:
@@ -39,7 +39,7 @@ def is_wanted(folder: str, patterns: str) -> bool:
         return above == os.getppid()
     named = [line for line in patterns.splitlines() if line.strip()]
     if named:
-        return any(_matches(words, program, line.strip()) for line in named)
+        return any(_matches(words, line.strip()) for line in named)
     if _is_tool(kind, program):
         return False
     return above is None or (kind != "-c" and _same_interpreter(above))
@@ -75,19 +75,11 @@ def _is_tool(kind: str, program: str) -> bool:
     return kind != "-c" and name in _TOOLS
 
 
-def _matches(words: list[str], program: str, pattern: str) -> bool:
-    """Match the pattern against the program, its file name, or any part of the command line."""
-    import fnmatch
+def _matches(words: list[str], pattern: str) -> bool:
+    """Whether the regular expression ``pattern`` matches any part of the command line."""
+    import re
 
-    line = " ".join(words)
-    return any(
-        fnmatch.fnmatchcase(text, wanted)
-        for text, wanted in (
-            (program, pattern),
-            (os.path.basename(program), pattern),
-            (line, f"*{pattern}*"),
-        )
-    )
+    return re.search(pattern, " ".join(words)) is not None
 
 
 def _probed_ancestor(folder: str) -> int | None:
