@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -74,8 +75,9 @@ def _with_views(
         "the sizes of caches", Allowance(), allowance_of, record, _start_s(owned), every, growing
     )
     last_s = max(view.last_s for view in views)
+    more_come = any(map(_piles_up, chain.from_iterable(every)))
     for (view, facts, _), results in zip(owned, every, strict=True):
-        own = _decidable(view, allowed.applied(results, view.labels), last_s)
+        own = _decidable(view, allowed.applied(results, view.labels), last_s, more_come)
         grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary, tested)
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]
@@ -88,19 +90,26 @@ def _start_s(owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]])
     return min((window.start_s for window in windows), default=0.0)
 
 
+def _piles_up(result: MetricResult) -> bool:
+    """Whether a process has more and more children: there are always some too young to judge."""
+    rate = result.rate_per_hour
+    growing = rate is not None and rate.lower > 0 and result.outcome != VerdictKind.CLEAN
+    return growing and unlabelled(result.metric) == "children"
+
+
 def _decidable(
-    view: ProcessView, results: Sequence[MetricResult], last_s: float
+    view: ProcessView, results: Sequence[MetricResult], last_s: float, more_come: bool
 ) -> Sequence[MetricResult]:
-    """Drop from ``results`` what a longer run would not decide: for a process that ended before the
-    others, what it had no time for, and what continues under another name and is judged there.
+    """Drop from ``results`` what a longer run would not decide: what a process had no time for if
+    it ended before the others, or if ``more_come``, and what continues under another name and is
+    judged there.
     """
-    if view.last_s >= last_s - max(_OVER_S, _OVER_SHARE * last_s):
-        return results
+    over = view.last_s < last_s - max(_OVER_S, _OVER_SHARE * last_s)
     return [
         one
         for one in results
         if one.outcome != VerdictKind.INCONCLUSIVE
-        or not (one.rate_per_hour is None or view.renamed)
+        or not ((one.rate_per_hour is None and (over or more_come)) or (over and view.renamed))
     ]
 
 

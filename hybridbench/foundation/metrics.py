@@ -90,7 +90,7 @@ DRIVER_MEMORY = "device_driver_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
-HANDLES = ("open_fds", "threads", "zombies")
+HANDLES = ("open_fds", "threads", "children", "zombies")
 
 _COSTS = (
     ("evict_ms", "CPU time of an eviction"),
@@ -196,6 +196,17 @@ METRICS: tuple[MetricSpec, ...] = (
         floor_per_hour=1.0,
         handles=True,
         label="open files",
+    ),
+    MetricSpec(
+        "children",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "live child processes; absent before the first one",
+        check=Check.TREND,
+        floor_per_hour=1.0,
+        handles=True,
+        label="child processes",
+        foreign=True,
     ),
     MetricSpec(
         "zombies",

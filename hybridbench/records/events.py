@@ -250,7 +250,7 @@ class IdleLook(Event, frozen=True):
         blocks: blocks in use of Python's small-object allocator; None without a probe.
         malloc_bytes: bytes in use of the C allocator; None if it does not report them.
         unreachable: objects that the collection found; None if it was skipped.
-        handles: open files, threads and zombies, by metric.
+        handles: open files, threads, child processes and zombies, by metric.
         counters: the target's work counters at this point, by series name.
         cache_reset: whether the target's cache was emptied first.
         pause_s: how long the process was stopped.

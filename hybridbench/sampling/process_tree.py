@@ -86,6 +86,7 @@ class _Known:
     role: str = ""
     renames: int = 0
     slow_due_s: float = 0.0
+    had_children: bool = False
     left_zombies: bool = False
     shares_memory: bool = False
 
@@ -129,6 +130,7 @@ class ProcessTree:
         self._unseen: dict[str, set[str]] = {}
         self._wait_status: dict[int, int] = {}
         self._zombies: Counter[int] = Counter()
+        self._children: Counter[int] = Counter()
 
     @property
     def alive(self) -> bool:
@@ -170,7 +172,9 @@ class ProcessTree:
 
     def read(self) -> list[ProcessSample]:
         """Read every process with a role, leaving out those that end meanwhile."""
-        self._name([self._with_command(process) for process in self.members()])
+        members = self.members()
+        self._children = _children_of(members)
+        self._name([self._with_command(process) for process in members])
         named = [known for known in self._known.values() if known.role]
         slow = min(named, key=lambda known: known.slow_due_s, default=None)
         on_device = self._device.read()
@@ -270,6 +274,9 @@ class ProcessTree:
         except ProcessGoneError:
             return None
         values["worker_cpu_s"] = known.process.cpu_s
+        known.had_children |= self._children[pid] > 0
+        if known.had_children:
+            values["children"] = self._children[pid]
         known.left_zombies |= self._zombies[pid] > 0
         if known.left_zombies:
             values["zombies"] = self._zombies[pid]
@@ -352,6 +359,14 @@ def _process(pid: int, proc: Path, saw_end: SawEnd | None = None) -> TreeProcess
     except (OSError, IndexError, ValueError):
         return None
     return TreeProcess(pid, parent, session, started_s, (head.partition("(")[2],), cpu_s)
+
+
+def _children_of(members: list[TreeProcess]) -> Counter[int]:
+    """Count the children of each process; the first has those whose parent ended as well."""
+    pids = {process.pid for process in members}
+    return Counter(
+        process.parent if process.parent in pids else members[0].pid for process in members[1:]
+    )
 
 
 def _free_name(role: str, taken: Container[str]) -> str:

@@ -364,7 +364,7 @@ class _View:
                 )
 
     def _handles(self) -> Iterator[Growing]:
-        """Yield open files, threads and zombies; the kernel counts them in any program."""
+        """Yield open files, threads and processes; the kernel counts them in any program."""
         for name in HANDLES:
             # A process has no count of zombies before its first one.
             points = [point for point in self._points if name in point.look.handles]

@@ -1,5 +1,5 @@
 """Findings about what a process keeps: entries of containers, objects, blocks and bytes of its
-heap, open files, threads and zombies; and caches that fill.
+heap, open files, threads, child processes and zombies; and caches that fill.
 
 One leak shows in many counts: the container, its objects, their own lists, the allocator's blocks,
 and memory.  Each container that stays the same throughout is a finding, with the rest as its
@@ -270,11 +270,11 @@ class BytesKept(Held, frozen=True, kw_only=True):
 
 
 class HandlesKept(Held, frozen=True, kw_only=True):
-    """Open files, threads or zombies that are more at each idle point."""
+    """Open files, threads, child processes or zombies that are more at each idle point."""
 
     kind: ClassVar[str] = "handles-kept"
-    meaning: ClassVar[str] = "A watched process never closes files, or never waits for children."
-    question: ClassVar[str] = "the process holds no more files, threads and zombies at idle points"
+    meaning: ClassVar[str] = "A watched process keeps files open, or threads or children never end."
+    question: ClassVar[str] = "the process holds no more files, threads and children at idle points"
     sort: ClassVar[Sort] = Sort.HANDLES
 
     @property
@@ -298,6 +298,10 @@ _HANDLES: Final[Mapping[str, _Handle]] = {
     "threads": _Handle(
         "threads are started and never end",
         "Find which threads are started{event} and what they wait for (py-spy dump, gdb).",
+    ),
+    "children": _Handle(
+        "child processes are started and never end",
+        "Find which processes are started{event} (ps --ppid PID) and what should end them.",
     ),
     "zombies": _Handle(
         "child processes end, and the process never waits for them",

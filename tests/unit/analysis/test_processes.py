@@ -164,3 +164,19 @@ def test_a_process_that_ended_too_soon_to_be_judged_leaves_nothing_undecided() -
 
     assert verdict.kind is VerdictKind.CLEAN
     assert result(verdict, labelled(MEMORY, API)).outcome == "CLEAN"
+
+
+def test_processes_that_pile_up_are_a_leak_and_the_youngest_leave_nothing_undecided() -> None:
+    record = two_processes(Run(seed=3))
+    memory = record.series[labelled(MEMORY, API)]
+    name = labelled("children", API)
+    children = Series(name, memory.t_s, np.floor(memory.t_s / 2.0))
+    young = {n: one.between(memory.t_s[-1] - 20.0, np.inf) for n, one in record.series.items()}
+    series = {n: young[n] if "core" in n else one for n, one in record.series.items()}
+
+    verdict = judge(replace(record, series={**series, name: children}))
+
+    (leak,) = verdict.findings
+    assert (leak.verdict, leak.kind, leak.subject) == (VerdictKind.LEAK, "growth", name)
+    assert leak.title.startswith("the number of child processes of api grows by 1,8")
+    assert labelled(MEMORY, CORE) not in [one.metric for one in verdict.metrics]

@@ -100,6 +100,33 @@ def test_ended_children_that_their_parent_has_not_waited_for_are_counted(
     assert (one, left.m["zombies"]) == (1, 2)
 
 
+def children(tree: ProcessTree) -> list[float | None]:
+    return [process.m.get("children") for process in tree.read()]
+
+
+def test_live_children_are_counted(server: subprocess.Popen[str]) -> None:
+    tree = ProcessTree(server.pid, role, now_s=old)
+    _, first, second = tree.read()
+
+    both = children(tree)
+    kill(first.pid)
+    one = children(tree)
+    kill(second.pid)
+
+    assert (both, one, children(tree)) == ([2, None, None], [1, None], [0])
+
+
+def test_children_of_a_parent_that_ended_are_counted_for_the_first_process(
+    server: subprocess.Popen[str],
+) -> None:
+    tree = ProcessTree(server.pid, role, now_s=old)
+    tree.read()
+
+    kill(server.pid)
+
+    assert children(tree) == [1, None]
+
+
 def test_shared_memory_counts_where_it_is_used_and_from_its_first_page_on() -> None:
     tree = ProcessTree(os.getpid(), role, now_s=old)
 

@@ -328,6 +328,7 @@ def test_bytes_without_a_name_need_more_than_a_window_and_three_rounds(
 HANDLES = {
     "open_fds": "app keeps exactly 1.00 open files per answered request",
     "threads": "app keeps exactly 1.00 threads per answered request",
+    "children": "app keeps exactly 1.00 child processes per answered request",
     "zombies": "app keeps exactly 1.00 zombies per answered request",
 }
 
@@ -370,7 +371,7 @@ def test_the_trend_of_what_is_known_to_be_kept_open_is_not_told_again() -> None:
 
     left = [finding.subject for finding in without_parts(trends, kept)]
 
-    assert left == ['threads{role="app"}', 'zombies{role="app"}']
+    assert left == ['threads{role="app"}', 'children{role="app"}', 'zombies{role="app"}']
 
 
 def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak() -> None:
