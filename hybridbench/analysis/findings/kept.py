@@ -180,7 +180,9 @@ class Held(Basis, frozen=True, kw_only=True):
 
 
 class EntriesKept(Held, frozen=True, kw_only=True):
-    """A container that is never emptied; ``holds`` is the type of most of its values."""
+    """A container that is never emptied, or ``several`` of one name, of which there are more and
+    more; ``holds`` is the type of most values.
+    """
 
     kind: ClassVar[str] = "entries-kept"
     meaning: ClassVar[str] = "A container of a watched process keeps entries for good."
@@ -188,6 +190,7 @@ class EntriesKept(Held, frozen=True, kw_only=True):
     sort: ClassVar[Sort] = Sort.ENTRIES
 
     holds: str = ""
+    several: bool = False
 
     @property
     def _what(self) -> str:
@@ -198,12 +201,16 @@ class EntriesKept(Held, frozen=True, kw_only=True):
         if self.role == PAGE:
             return f"a label of {self.name} gets new values, and their series are never removed"
         values = f" ({self.holds})" if self.holds else ""
+        if self.several:
+            return f"more and more containers of this name stay alive, with their entries{values}"
         return f"entries{values} are added to {self.name} and never removed"
 
     def advice(self, found: Finding) -> str:
         event = _for_each(found)
         if self.role == PAGE:
             return f"Find the label of {self.name} that gets a new value{event}."
+        if self.several:
+            return f"Find what still refers to the owners of {self.name} (gc.get_referrers)."
         return (
             f"Find where entries are added to {self.name}{event} and which exit path does not "
             "remove them. If it is a cache with a limit that was not reached, say so with "
@@ -356,6 +363,14 @@ _KINDS: Final[dict[Sort, type[Held]]] = {
 _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
 # Which count leads if one leak shows in several.
 _ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES, Sort.HANDLES)
+# Containers of weak references: they are as long as others keep what they list.
+_WEAK: Final = frozenset(
+    {
+        "_weakrefset.WeakSet.data",
+        "weakref.WeakKeyDictionary.data",
+        "weakref.WeakValueDictionary.data",
+    }
+)
 
 
 def kept_findings(
@@ -414,7 +429,13 @@ def _unless_explained(
     if any(one.bound and _in_step(one, leader) for one in caches):
         return []
     before = _ORDER[: _ORDER.index(leader.sort)]
-    named = [one for one in opened if one.sort in before and _in_step(one, leader)]
+    named = [
+        one
+        for one in opened
+        if one.sort in before
+        and _in_step(one, leader)
+        and (leader.sort is not Sort.OBJECTS or _holds(one))
+    ]
     return _leaders(named)[:1] or leaders
 
 
@@ -458,18 +479,35 @@ def _by_heap(growing: Sequence[Growing]) -> list[list[Growing]]:
 
 
 def _leaders(kept: Sequence[Growing]) -> list[Growing]:
-    """Return every container that stayed the same; if none, the first other growing count."""
-    containers = [one for one in kept if one.sort is Sort.ENTRIES and one.one]
+    """Return every container that holds what is kept; if none, the first other growing count."""
+    containers = [one for one in kept if _holds(one)]
     if containers:
         return sorted(containers, key=_place)
     return sorted(kept, key=_place)[:1]
 
 
-def _place(one: Growing) -> tuple[int, bool, bool, float, str]:
+def _holds(one: Growing) -> bool:
+    """Whether it is a container that stayed the same and keeps its entries alive."""
+    return one.sort is Sort.ENTRIES and one.one and one.name not in _WEAK
+
+
+def _place(one: Growing) -> tuple[int, int, bool, float, str]:
     driver = one.kept.driver
     whole = abs(driver.per_event - 1.0) < 0.02
     timed = driver.counter == TIME
-    return _ORDER.index(one.sort), not one.one, timed, 0.0 if whole else 1.0, one.name
+    sort, told = _ORDER.index(one.sort), 0
+    if one.sort is Sort.ENTRIES and not _holds(one):
+        # More and more containers: the objects that own them say more, if their class has a name.
+        sort, told = _ORDER.index(Sort.OBJECTS), 3 if one.name in _WEAK else 1
+    elif one.sort is Sort.OBJECTS and _is_builtin(one.name):
+        told = 2
+    return sort, told, timed, 0.0 if whole else 1.0, one.name
+
+
+def _is_builtin(kind: str) -> bool:
+    """Whether objects of this type are part of any program, such as ``builtins.list``."""
+    module = kind.partition(".")[0]
+    return module in ("builtins", "weakref") or (module[:1] == "_" and module != "__main__")
 
 
 def _besides(
@@ -553,6 +591,7 @@ def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Fi
         values["kv_cache"] = allowed.kv_caches.get(one.heap.subject(""))
     if one.sort is Sort.ENTRIES:
         values["holds"] = one.heap.holds.get(one.name, "")
+        values["several"] = not one.one
     found = Finding(
         msgspec.convert(values, kind),
         VerdictKind.LEAK

@@ -171,6 +171,61 @@ def idle_record(
     return RunRecord(manifest, series, events, drivers=observed_drivers(series))
 
 
+def kept_each(
+    entries: Mapping[str, int], types: Mapping[str, int], containers: Sequence[str] = ()
+) -> list[Finding]:
+    """What comes of a process that keeps so many more of each name for each request.
+
+    Each request also brings a container for those named in ``containers``.
+    """
+    counters = {"scraped.answered_requests_total": [400.0 * n for n in range(6)]}
+    record = idle_record("app.rest", [60.0 * n for n in range(6)], [1] * 6, counters)
+
+    def grown(each: Mapping[str, int], index: int) -> dict[str, int]:
+        return {name: 5 + 400 * index * more for name, more in each.items()}
+
+    events = [
+        replace_event(
+            event,
+            entries=grown(entries, event.index),
+            types=grown(types, event.index),
+            containers=grown(dict.fromkeys(containers, 1), event.index),
+        )
+        if isinstance(event, Census)
+        else replace_event(event, unreachable=0)
+        if isinstance(event, IdleLook)
+        else event
+        for event in record.events
+    ]
+    return kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+
+def test_weak_containers_keep_nothing_themselves() -> None:
+    """Every lock of ``logging`` is in a weak set, as long as its handler is in a list."""
+    weak = {"_weakrefset.WeakSet.data": 1, "weakref.WeakValueDictionary.data": 1}
+
+    (held,) = kept_each({**weak, "logging.Logger.handlers": 1}, {"app.Sink": 1})
+    (unheld,) = kept_each(weak, {"app.Sink": 1})
+
+    assert held.title.startswith("app keeps exactly 1.00 entries of logging.Logger.handlers per ")
+    assert unheld.title.startswith("app keeps exactly 1.00 app.Sink objects per ")
+
+
+def test_objects_of_a_class_say_more_than_the_containers_that_each_brings() -> None:
+    body = "app.Event.body"
+
+    (leak,) = kept_each({body: 8000}, {"app.Event": 1, "builtins.bytearray": 1}, [body])
+    (unnamed,) = kept_each({body: 8000}, {"builtins.function": 1, "_thread.lock": 1}, [body])
+
+    assert (leak.kind, leak.title.split(" per ")[0]) == (
+        "objects-kept",
+        "app keeps exactly 1.00 app.Event objects",
+    )
+    assert "entries of app.Event.body: 8,000 per answered request" in leak.evidence
+    assert unnamed.title.startswith("app keeps exactly 8,000 entries of app.Event.body per ")
+    assert unnamed.cause.startswith("more and more containers of this name stay alive")
+
+
 def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
     """The share of refusals falls: by the requests, what refusals keep slows down."""
     refused = [0, 12, 21, 28, 40, 53, 63, 74, 88, 98, 105, 110, 121, 130, 143, 150, 155]
