@@ -507,7 +507,7 @@ def _place(one: Growing) -> tuple[int, int, bool, float, str]:
 def _is_builtin(kind: str) -> bool:
     """Whether objects of this type are part of any program, such as ``builtins.list``."""
     module = kind.partition(".")[0]
-    return module in ("builtins", "weakref") or (module[:1] == "_" and module != "__main__")
+    return module in ("builtins", "weakref") or (module[:1] == "_" and module[:2] != "__")
 
 
 def _besides(

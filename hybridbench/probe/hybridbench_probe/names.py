@@ -19,6 +19,7 @@ _HEAP_TYPE = 1 << 9
 # Some have a different ``__name__``.
 _ALWAYS_IMPORTED = frozenset(sys.builtin_module_names) | {
     "__main__",
+    "__mp_main__",  # the program's own module in a worker of multiprocessing
     "_frozen_importlib",
     "_frozen_importlib_external",
     "importlib._bootstrap",
