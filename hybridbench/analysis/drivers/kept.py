@@ -163,8 +163,9 @@ class _Fits:
         if not whole:
             # Growth that is constant per second, or per rare event, may still be a fill driven by
             # the common work, or by any other event that may add to it.
+            may_add = [i for i in suggested if not self._is_late_clock(name, i, driver)]
             slows = slows or any(self._surely_slows(name, i) for i in self._main)
-            slows = slows or any(self._is_flatter(name, i) for i in suggested)
+            slows = slows or any(self._is_flatter(name, i) for i in may_add)
             steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
         driven = self._driver(name, driver, rivals)
         odds = min(1.0, odds * len(suggested))
@@ -187,6 +188,14 @@ class _Fits:
         """Whether the second line is shown to be flatter than the first."""
         lines = self._halves[driver]
         return min(lines.slowing(name, _SLOWER)) > t_quantile(_SLOWER_ODDS, lines.df)
+
+    def _is_late_clock(self, name: int, index: int, driver: int) -> bool:
+        """Whether it is the time, which explains the count clearly worse than ``driver``: by the
+        clock everything grows more slowly when fewer requests come.
+        """
+        lines = self._whole[index], self._whole[driver]
+        clock, best = (one.sigma(name) for one in lines)
+        return self._work.names[index] == TIME and clock > _TIMELY * best
 
     @property
     def _main(self) -> list[int]:

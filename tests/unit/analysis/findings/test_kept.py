@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_event
 
 from benchmarks.watched_runs import LOADS, ROLES, Leak, Watched, watched_run
 from hybridbench.analysis.drivers.heap_growth import growing_heaps
-from hybridbench.analysis.drivers.kept import Work, kept_at_idle
+from hybridbench.analysis.drivers.kept import Work, kept_at_idle, kept_under_traffic
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import EntriesKept, kept_findings, without_parts
@@ -427,6 +427,22 @@ def test_the_trend_of_what_is_known_to_be_kept_open_is_not_told_again() -> None:
     left = [finding.subject for finding in without_parts(trends, kept)]
 
     assert left == ['threads{role="app"}', 'children{role="app"}', 'zombies{role="app"}']
+
+
+def test_fewer_requests_are_no_cache_that_fills_more_slowly() -> None:
+    """One in ten keeps an entry; the second half has a third fewer requests than the first."""
+    t_s = np.arange(22) * 14.0
+    requests = np.cumsum(np.linspace(240.0, 130.0, 22))
+    columns = np.column_stack([requests, t_s])
+    work = Work(("requests", TIME), columns, {"requests": 0}, frozenset({"requests"}))
+    first = t_s == 0.0
+
+    no_load = np.zeros((22, 0))
+    (kept,) = kept_under_traffic(np.floor(0.1 * requests)[None, :], first, work, no_load)
+
+    assert kept is not None
+    assert kept.driver.counter == "requests"
+    assert (kept.slows, kept.steady) == (False, True)
 
 
 def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak() -> None:
