@@ -121,7 +121,13 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
     rate, one_sided = _pooled_rate(rates)
     last = results[-1]
     outcome, why = _outcome(results, rates, rate, one_sided)
-    needed = [result.needed_s for result in results if result.needed_s is not None]
+    # How much longer a segment must be, not how much of it the other segments have been.
+    missing = [
+        max(one.needed_s - (one.window_s[1] - one.window_s[0]), 0.0)
+        for one in results
+        if one.needed_s is not None
+    ]
+    span_s = last.window_s[1] - results[0].window_s[0]
     return MetricResult(
         metric=last.metric,
         outcome=outcome,
@@ -135,7 +141,7 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
         fit_value=_broken([result.fit_value for result in results]),
         band_lower=_broken([result.band_lower for result in results]),
         band_upper=_broken([result.band_upper for result in results]),
-        needed_s=min(needed) if needed and outcome == "INCONCLUSIVE" else None,
+        needed_s=span_s + min(missing) if missing and outcome == "INCONCLUSIVE" else None,
         why=why,
     )
 

@@ -61,6 +61,18 @@ def test_two_equal_measurements_halve_the_variance() -> None:
     assert rate.upper - rate.value == pytest.approx(2.0 / math.sqrt(2.0))
 
 
+def test_what_a_segment_lacks_is_not_made_up_for_by_other_segments() -> None:
+    """A worker that is replaced every minute was judged for long, but each of them for a minute."""
+    first, second = (
+        msgspec.structs.replace(result(4.0, 9.0), window_s=window_s, needed_s=240.0)
+        for window_s in ((100.0, 160.0), (170.0, 230.0))
+    )
+
+    pooled = pool_metric([first, second])
+
+    assert pooled.needed_s == 130.0 + 180.0
+
+
 def test_the_precise_measurement_weighs_more() -> None:
     rate = hourly(pool_metric([result(0.0, 1.0), result(3.0, 3.0)]))
 
