@@ -26,6 +26,7 @@ from hybridbench.analysis.drivers.kept import (
     Work,
     kept_at_idle,
     kept_under_traffic,
+    of_bytes,
 )
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.censuses import Counts, Heap, IdlePoint, heaps_of, loads_at
@@ -328,7 +329,8 @@ class _View:
         if len(points) <= FEWEST_ROUNDS:
             return
         work = self._work_of(points)
-        events = max((float(np.diff(x).max()) for x in work.columns.T[:-1]), default=0.0)
+        counted = [name != TIME and not of_bytes(name) for name in work.names]
+        events = max((float(np.diff(x).max()) for x in work.columns.T[counted]), default=0.0)
         for sort, each, alone in (
             (Sort.BLOCKS, _BLOCKS_PER_EVENT, _BLOCKS),
             (Sort.BYTES, _BYTES_PER_EVENT, _BYTES),
@@ -396,7 +398,7 @@ class _View:
         known = [n for n in work.names if n in work.telling]
         if not known:
             return otherwise
-        best = min(known, key=lambda name: work.telling[name])
+        best = min(known, key=lambda name: work.rank(name, whole=False))
         return float(np.diff(work.columns[:, work.names.index(best)]).max())
 
     def _growing(

@@ -55,6 +55,11 @@ _CLOCK: Final = 1_000
 _TIMELY: Final = 1.5  # a driver whose errors are smaller by this factor fits clearly better
 
 
+def of_bytes(counter: str) -> bool:
+    """Whether a counter counts bytes, such as of answers: one event has thousands of them."""
+    return "_bytes" in counter
+
+
 @dataclass(frozen=True)
 class Work:
     """Possible drivers of a count, at the times it was read: [readings, names], time last."""
@@ -69,6 +74,7 @@ class Work:
         ``whole`` number of entries, last those less informative than the clock.
         """
         said = _CLOCK if name == TIME else self.telling.get(name, 2 * _CLOCK)
+        said += of_bytes(name)  # they come with events, which say more
         return said - 4 * _CLOCK if whole else said
 
     def rows(self, keep: NDArray[np.bool_]) -> Work:

@@ -380,6 +380,27 @@ def test_bytes_without_a_name_need_more_than_a_window_and_three_rounds(
     assert (kept.kind, kept.verdict) == ("bytes-kept", VerdictKind.INCONCLUSIVE)
 
 
+def test_counters_of_bytes_are_neither_named_for_events_nor_hide_the_bytes_of_malloc() -> None:
+    jobs = [400.0 * n for n in range(6)]
+    counters = {
+        "scraped.shop_answer_bytes_total": [37.0 * count for count in jobs],
+        "scraped.shop_jobs_total": jobs,
+    }
+    t_s = [0.0, 50.0, 130.0, 180.0, 250.0, 300.0]
+    record = idle_record("app.rest", t_s, [1] * 6, counters)
+    events = [
+        replace_event(event, malloc_bytes=10**8 + 1_600_000 * event.index, unreachable=0)
+        if isinstance(event, IdleLook)
+        else event
+        for event in record.events
+    ]
+
+    (leak,) = kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+    assert (leak.kind, leak.driver) == ("bytes-kept", "shop_jobs_total")
+    assert leak.rates[0].value == pytest.approx(4000.0)
+
+
 HANDLES = {
     "open_fds": "app keeps exactly 1.00 open files per answered request",
     "threads": "app keeps exactly 1.00 threads per answered request",
