@@ -22,11 +22,14 @@ from hybridbench.analysis.trend.allowance import Allowance, allowance_of
 from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.foundation.labels import labelled, unlabelled
 from hybridbench.foundation.metrics import MEMORY
+from hybridbench.records.events import Segment
 from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
 
 # A process whose last sample is this much older than another's ended earlier.
 _OVER_S: Final = 10.0
 _OVER_SHARE: Final = 0.05
+# A process that was replaced this often, each time before it could be judged, never can be.
+_REPLACED: Final = 4
 
 Judged = Callable[[Facts, frozenset[str]], Sequence[MetricResult]]
 
@@ -101,15 +104,16 @@ def _decidable(
     view: ProcessView, results: Sequence[MetricResult], last_s: float, more_come: bool
 ) -> Sequence[MetricResult]:
     """Drop from ``results`` what a longer run would not decide: what a process had no time for if
-    it ended before the others, or if ``more_come``, and what continues under another name and is
-    judged there.
+    it ended before the others, is replaced again and again, or if ``more_come``; and what continues
+    under another name and is judged there.
     """
     over = view.last_s < last_s - max(_OVER_S, _OVER_SHARE * last_s)
+    young = over or more_come or len(view.record.all_events(Segment)) >= _REPLACED
     return [
         one
         for one in results
         if one.outcome != VerdictKind.INCONCLUSIVE
-        or not ((one.rate_per_hour is None and (over or more_come)) or (over and view.renamed))
+        or not ((one.rate_per_hour is None and young) or (over and view.renamed))
     ]
 
 

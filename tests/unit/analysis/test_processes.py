@@ -166,6 +166,21 @@ def test_a_process_that_ended_too_soon_to_be_judged_leaves_nothing_undecided() -
     assert result(verdict, labelled(MEMORY, API)).outcome == "CLEAN"
 
 
+def test_a_worker_that_is_replaced_before_it_can_be_judged_leaves_nothing_undecided() -> None:
+    record = two_processes(Run(seed=3))
+    end_s = record.span_s[1]
+
+    starts = np.arange(0.0, end_s, 20.0).tolist()
+    events = [ProcessStarted("core", 20 + n, t_s=t_s) for n, t_s in enumerate(starts)]
+
+    verdict = judge(with_events(record, *events))
+    once = judge(with_events(record, events[0], events[-1]))
+
+    assert verdict.kind is VerdictKind.CLEAN
+    assert labelled(MEMORY, CORE) not in [one.metric for one in verdict.metrics]
+    assert result(once, labelled(MEMORY, CORE)).outcome == "CLEAN"
+
+
 def test_processes_that_pile_up_are_a_leak_and_the_youngest_leave_nothing_undecided() -> None:
     record = two_processes(Run(seed=3))
     memory = record.series[labelled(MEMORY, API)]
