@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+from hybridbench.analysis.findings.words import listed
 from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Census, Event, IdleLook
 from hybridbench.records.processes import ProcessSample
@@ -24,6 +25,8 @@ from hybridbench.sampling.probe_client import (
     ProbeError,
     ProbeGoneError,
 )
+
+_ROLES_NAMED: Final = 5
 
 
 class Probes(Protocol):
@@ -137,12 +140,20 @@ class Looks:
         return found
 
     def without_probe(self, processes: Iterable[ProcessSample]) -> Iterator[str]:
-        """Describe each process whose heap was never scanned, in a few words."""
+        """Describe the processes whose heap was never scanned, in a few words for each reason."""
+        failed: list[str] = []
+        without: list[str] = []
         for process in processes:
             if process.incarnation not in self._looked:
-                failed = process.incarnation in self._failed
-                why = "its probe failed" if failed else "it has no probe"
-                yield f"the heap of {process.role}: {why}"
+                (failed if process.incarnation in self._failed else without).append(process.role)
+        for roles, one, several in (
+            (failed, "its probe failed", "their probes failed"),
+            (without, "it has no probe", "they have no probes"),
+        ):
+            if len(roles) == 1:
+                yield f"the heap of {roles[0]}: {one}"
+            elif roles:
+                yield f"the heaps of {listed(roles, _ROLES_NAMED)}: {several}"
 
     def close(self) -> None:
         """Start no more rounds; one in progress ends by its own deadline."""

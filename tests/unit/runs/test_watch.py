@@ -312,6 +312,17 @@ def test_what_each_process_holds_open_is_counted_at_idle_points_with_and_without
         assert (look.blocks, look.handles, look.idle) == (None, {"threads": 3.0}, True)
 
 
+def test_processes_that_were_not_looked_into_are_listed_in_one_line() -> None:
+    looks = watched().loop.looks
+    assert looks is not None
+    sleeping = [ProcessSample(f"sleep-{n}", 900 + n, 1.0, {}) for n in range(1, 65)]
+
+    assert list(looks.without_probe(sleeping)) == [
+        "the heaps of sleep-1, sleep-2, sleep-3, sleep-4, sleep-5 and 59 more: they have no probes"
+    ]
+    assert list(looks.without_probe(sleeping[:1])) == ["the heap of sleep-1: it has no probe"]
+
+
 def test_pools_at_rest_are_recorded_where_the_page_has_them() -> None:
     server = Server(FakeClock(start_s=500.0))
     page = server.latest
