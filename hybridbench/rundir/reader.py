@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from hybridbench.analysis.record import (
     BUNDLED_DRIVERS,
+    SCRAPED,
     LatencySeries,
     RunRecord,
     Series,
@@ -18,13 +20,24 @@ from hybridbench.analysis.record import (
 )
 from hybridbench.foundation.labels import labelled, unlabelled
 from hybridbench.foundation.metrics import spec_of
-from hybridbench.records.events import Note, OtherEvent, Phase, ProcessStarted, read_event
+from hybridbench.records.events import (
+    Event,
+    IdleLook,
+    Note,
+    OtherEvent,
+    Phase,
+    ProcessStarted,
+    read_event,
+)
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.processes import ProcessSample
 from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
 from hybridbench.rundir.manifest import read_manifest
+
+# A counter that ends this long before the samples was withdrawn: others keep their last value.
+_WITHDRAWN_S: Final = 30.0
 
 
 def read_run(path: Path) -> RunRecord:
@@ -64,8 +77,33 @@ def read_run(path: Path) -> RunRecord:
     events += [Note(text, t_s=end_s) for text in notes]
     series = columns.series()
     watched = manifest.target.kind == OBSERVED
+    if watched:
+        series, events = _without_withdrawn(series, events)
     drivers = observed_drivers(series) if watched else BUNDLED_DRIVERS
     return RunRecord(manifest, series, tuple(events), columns.latencies(), drivers)
+
+
+def _without_withdrawn(
+    series: dict[str, Series], events: list[Event]
+) -> tuple[dict[str, Series], list[Event]]:
+    """Drop counters that were reported only at first, until several processes were seen to answer
+    the page of metrics in turn, each with counts of its own.
+    """
+    end_s = max((float(one.t_s[-1]) for one in series.values() if len(one)), default=0.0)
+    gone = {
+        name
+        for name, one in series.items()
+        if name.startswith(SCRAPED) and len(one) and end_s - one.t_s[-1] > _WITHDRAWN_S
+    }
+    if not gone:
+        return series, events
+    kept = [
+        replace(event, counters={n: v for n, v in event.counters.items() if n not in gone})
+        if isinstance(event, IdleLook)
+        else event
+        for event in events
+    ]
+    return {name: one for name, one in series.items() if name not in gone}, kept
 
 
 @dataclass

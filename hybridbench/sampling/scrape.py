@@ -61,6 +61,9 @@ _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(
 # vLLM's page has its configuration in labels.
 _CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
 _USED: Final = re.compile(r"(\w+):(?:kv|gpu)_cache_usage_perc")
+# Falls of a counter that were made up for in one step: a restart does that once at most.
+_RETURNS: Final = 5
+_IN_TURN: Final = "several processes answer {address} in turn, each with counts of its own."
 # Characters that end a metric's name on a line of the page.
 _BARE: Final = re.compile(r"[{ \t]")
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,150}")
@@ -84,7 +87,8 @@ class Scrape:
         pools: what is known about the engine's pools, by pool and part.
         by_name: number of series on the page by metric name; names that appear late are
             combined under "".
-        failed: why there is no page now, or what was left out of it; one sentence.
+        failed: why there is no page now, or what was left out of it; one sentence.  Without
+            counters the page tells nothing about the target as a whole.
         asked_s: monotonic time of the request: the page is no older.
     """
 
@@ -138,7 +142,10 @@ class Scraper:
             found = read_page(text, open_metrics="openmetrics" in kind)
         except (OSError, http.client.HTTPException, NoMetricsError) as error:
             return self._failure(_reason(error))
-        return replace(found, counters=self._counters.after(found.counters), asked_s=asked_s)
+        counters = self._counters.after(found.counters)
+        if self._counters.taken_in_turn:
+            return Scrape(failed=_IN_TURN.format(address=self._page.address), asked_s=asked_s)
+        return replace(found, counters=counters, asked_s=asked_s)
 
     def close(self) -> None:
         """Stop reading, and cancel a pending request."""
@@ -169,12 +176,31 @@ class RisingCounters:
     def __init__(self) -> None:
         self.totals: Mapping[str, float] = {}
         self._last: dict[str, float] = {}
+        # By name: the values before and after a fall, and how often a step made up for one.
+        self._fallen: dict[str, tuple[float, float]] = {}
+        self._returns: Counter[str] = Counter()
+
+    @property
+    def taken_in_turn(self) -> bool:
+        """Whether several processes answer in turn, each with counts of its own: then a counter
+        falls, and returns to its earlier value in one step, again and again.
+        """
+        return max(self._returns.values(), default=0) >= _RETURNS
+
+    def _watch_fall(self, name: str, last: float, value: float) -> None:
+        before, low = self._fallen.get(name, (last, last))
+        if value < last:
+            self._fallen[name] = max(before, last), min(low, value)
+        elif value >= before and self._fallen.pop(name, None) is not None:
+            # A counter that was started anew comes back in many small steps.
+            self._returns[name] += before - last > (before - low) / 2.0
 
     def after(self, now: Mapping[str, float]) -> Mapping[str, float]:
         """Return the totals after the readings ``now``; an absent counter does not change."""
         totals = dict(self.totals)
         for name, value in now.items():
             if name in totals:
+                self._watch_fall(name, self._last[name], value)
                 totals[name] += max(0.0, value - self._last[name])
             elif len(totals) < _NAMES_MAX:
                 totals[name] = value

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.foundation.errors import RunDirectoryError
-from hybridbench.records.events import Note, Phase, Steady
+from hybridbench.records.events import IdleLook, Note, Phase, Steady
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.manifest import manifest_from_json
+from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts, manifest_from_json
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter
 
@@ -53,6 +53,23 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert rss.value.tolist() == [1e9 + step * 1.5 for step in range(SAMPLES)]
     assert record.events == (Phase(name="load", t_s=0.0), Steady("full", t_s=30.0))
     assert record.manifest.run_id == "r1"
+
+
+def test_counters_that_were_withdrawn_are_left_out_of_a_watched_run(tmp_path: Path) -> None:
+    facts = TargetFacts(kind=OBSERVED)
+    manifest = Manifest(run_id="r1", started_wall_s=1.7e9, target=facts)
+    both = {"scraped.early_total": 3.0, "scraped.kept_total": 5.0}
+    with RunWriter(tmp_path / "run", manifest, FakeClock()) as run:
+        for step in range(20):
+            m = both if step < 4 else {"scraped.kept_total": 5.0 + step}
+            run.sample(5.0 * step, "observe", m)
+        run.event(IdleLook(role="app", pid=1, index=0, counters=both, t_s=10.0))
+
+    record = read_run(tmp_path / "run")
+
+    (look,) = record.all_events(IdleLook)
+    assert [*record.series] == [*look.counters] == ["scraped.kept_total"]
+    assert record.drivers.works == ("scraped.kept_total",)
 
 
 def test_latencies_come_back_by_interval_and_bucket(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import socket
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -303,6 +305,24 @@ def test_a_counter_that_starts_anew_goes_on_from_where_it_was() -> None:
     assert counters.after({}) == {"a": 17.0}
 
 
+def in_turn(*workers: Sequence[float]) -> bool:
+    """Whether readings of the ``workers``, a random one at a time, are seen to be of several."""
+    counters, chosen = RisingCounters(), random.Random(7)
+    for values in zip(*workers, strict=True):
+        counters.after({"a": chosen.choice(values)})
+    return counters.taken_in_turn
+
+
+def test_counts_of_several_processes_that_answer_in_turn_are_told_from_restarts() -> None:
+    steady = [12.0 * n for n in range(60)]
+    restarted = [12.0 * (n % 7) for n in range(60)]
+
+    assert in_turn(steady, [count + 90.0 for count in steady])
+    assert in_turn(steady, [0.5 * count for count in steady], [0.0] * 60)
+    assert not in_turn(steady)
+    assert not in_turn(restarted)
+
+
 # A server of one answer, whatever it is.
 
 
@@ -453,6 +473,22 @@ def test_an_end_does_not_wait_for_a_server_that_hangs() -> None:
     latest = scraper.latest()
     assert latest is not None
     assert latest.failed
+
+
+def test_a_page_of_several_processes_in_turn_gives_no_counters() -> None:
+    counts = itertools.cycle([100, 200])
+
+    def answer(connection: socket.socket) -> None:
+        sends(f"a_total {next(counts)}\n")(connection)
+
+    with serving(answer) as url:
+        scraper = Scraper(url, every_s=600.0)
+        scrapes = [scraper.scrape() for _ in range(14)]
+        scraper.close()
+
+    in_turn = f"several processes answer {url} in turn, each with counts of its own."
+    assert scrapes[0].counters
+    assert (scrapes[-1].counters, scrapes[-1].failed) == ({}, in_turn)
 
 
 def test_pages_that_grow_without_end_cost_no_memory() -> None:
