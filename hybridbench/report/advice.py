@@ -24,7 +24,7 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CORRUPT: "Answers differ from those of a reference without reuse by more than "
     "rounding can explain.",
     VerdictKind.INCONCLUSIVE: "Not decided: the data support neither a failure nor a pass.",
-    VerdictKind.CRASHED: "The worker died, hung or was killed, and no LEAK, INVARIANT or CORRUPT "
+    VerdictKind.CRASHED: "The process died, hung or was killed, and no LEAK, INVARIANT or CORRUPT "
     "finding takes precedence.",
     VerdictKind.INVALID: "The run cannot support a verdict: it did not exercise or measure what it "
     "should.",
