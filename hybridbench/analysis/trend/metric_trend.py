@@ -446,6 +446,9 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     if terms.floor_after(np.inf) < rate.lower <= terms.floor:
         longer = max(longer, _HALF_A_DAY_S)
     shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
+    if rate.lower > terms.bound and not _fills(found):
+        # If it goes on it is a leak, once it exceeds what a healthy process settles by.
+        longer = max(longer, shortest, terms.least_growth / rate.lower * 3600.0)
     if terms.unlimited:
         limit_s = next_limit_s(terms.record)
         if limit_s is None:

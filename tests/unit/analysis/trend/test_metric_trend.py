@@ -90,6 +90,20 @@ def test_what_settles_may_be_clean_within_the_hour_but_not_a_line_that_surely_gr
     assert line.why.code == ReasonCode.GROWING
 
 
+def test_growth_above_the_bound_asks_for_the_time_after_which_it_would_be_a_leak() -> None:
+    t = np.arange(0.0, 270.0)
+    noise = 2e3 * np.random.default_rng(1).normal(size=t.size)
+
+    def needed_s(per_hour: float) -> float | None:
+        result = judged("rss_anon_swap_bytes", 3e6 + per_hour * t / 3600.0 + noise, t)
+        assert result.outcome == "INCONCLUSIVE"
+        return result.needed_s
+
+    # Without a steady event after 45 minutes, or when it has grown by 4 MiB.
+    assert needed_s(2.0**20 * 12) == pytest.approx(2700.0)
+    assert needed_s(2.0**20 * 5) == pytest.approx(0.8 * 3600.0, rel=0.05)
+
+
 DAY = np.arange(0.0, 24 * 3600.0, 60.0)
 
 
