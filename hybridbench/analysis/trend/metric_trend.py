@@ -100,6 +100,9 @@ _PAGE_BYTES = 4096.0
 # nor a doubt.
 FEW_HANDLES = 3.0
 
+# Of a rise in steps, the part that must come in each half of the window.
+_STEP_SHARE = 0.25
+
 _MOST_WORKS = 2
 _LONGEST_ADVICE = 50.0  # times the window
 
@@ -155,7 +158,7 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
     t, value = judged_samples(facts.window, facts.record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
-    terms = _Terms(facts.record, spec, facts.window, base)
+    terms = _Terms(facts.record, spec, facts.window, base, _rises(sign * value))
     if spec.name == COLLECTIBLE:
         floors = floors_after_collections(facts.record, facts.window, t, value)
         if floors is not None:
@@ -173,6 +176,15 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
     return _result(terms, found, sign, _requests(facts, found))
 
 
+def _rises(value: FloatArray) -> tuple[float, float]:
+    """Return the growth of ``value`` from its start to its middle, and from there to its end."""
+    if value.size < MIN_SAMPLES:
+        return 0.0, 0.0
+    parts = np.array_split(value, 20)
+    start, middle, end = (float(np.median(parts[at])) for at in (1, 10, -1))
+    return middle - start, end - middle
+
+
 @dataclass(frozen=True)
 class _Terms:
     """The thresholds of a metric in this run, per hour unless noted."""
@@ -181,6 +193,7 @@ class _Terms:
     spec: MetricSpec
     window: Window
     base: float
+    rises: tuple[float, float] = (0.0, 0.0)  # from one half's level to the next, if higher is worse
 
     @property
     def floor(self) -> float:
@@ -391,7 +404,21 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     lows = found.lows / (found.blocks.end_s - found.blocks.start_s) * 3600
     if lows >= terms.bound:
         return "INCONCLUSIVE", LowsRise(value=lows, unit=unit)
+    if _steps_may_go_on(terms, found):
+        return "INCONCLUSIVE", FewSteps()
     return "CLEAN", Bounded(upper=upper, bound=terms.bound, source=terms.bound_by, unit=unit)
+
+
+def _steps_may_go_on(terms: _Terms, found: Estimate) -> bool:
+    """Whether it rose in steps, in both halves, by more than a healthy process settles by.
+
+    Only where no profile says by how much a healthy run may grow.
+    """
+    risen = sum(terms.rises)
+    if terms.has_limits or terms.record.gates is not None or risen <= terms.least_growth:
+        return False
+    in_steps = " step" in found.model and float(found.fitted[-1] - found.fitted[0]) > found.growth
+    return in_steps and min(terms.rises) >= _STEP_SHARE * risen
 
 
 def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:

@@ -90,6 +90,23 @@ def test_what_settles_may_be_clean_within_the_hour_but_not_a_line_that_surely_gr
     assert line.why.code == ReasonCode.GROWING
 
 
+def test_steps_that_may_go_on_are_not_clean() -> None:
+    """A program that keeps a few MiB more every hundred seconds was CLEAN after three of them."""
+    t = np.arange(0.0, 270.0)
+    noise = 2e3 * np.random.default_rng(1).normal(size=t.size)
+
+    def outcome(step_bytes: float, *at_s: float) -> tuple[str, str]:
+        steps = sum(np.where(t < at, 0.0, step_bytes) for at in at_s)
+        result = judged("rss_anon_swap_bytes", 3e6 + steps + noise, t)
+        assert result.why is not None
+        return result.outcome, result.why.code
+
+    assert outcome(4e6, 50.0, 130.0, 230.0) == ("INCONCLUSIVE", ReasonCode.FEW_STEPS)
+    assert outcome(4e6, 20.0, 50.0, 80.0)[0] == "CLEAN"  # it has started
+    assert outcome(8e6, 230.0)[0] == "CLEAN"  # once
+    assert outcome(4e5, 50.0, 130.0, 230.0)[0] == "CLEAN"  # it may settle by that much
+
+
 def test_growth_above_the_bound_asks_for_the_time_after_which_it_would_be_a_leak() -> None:
     t = np.arange(0.0, 270.0)
     noise = 2e3 * np.random.default_rng(1).normal(size=t.size)
