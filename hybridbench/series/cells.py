@@ -23,11 +23,13 @@ _GROUPED = {
     ",": (".", re.compile(r"[+-]?[1-9]\d{0,2}(,\d\d)*(,\d{3})+(\.\d+)?(?![\d,.])")),
     ".": (",", re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?(?![\d,.])")),
 }
-_THREE_DIGITS = re.compile(r"[1-9]\d{0,2}[,.]\d{3}")
+_THREE_DIGITS = re.compile(r"[1-9]\d{0,2}[,.]\d{3}(?:\s*[A-Za-z]+)?(?:\s*/.*)?")
+_PROCESS_BYTES = (2.0**23, 2.0**37)  # what a process may have, if a unit leaves two readings
 _NEARER = 1000.0**0.5
 # top, smem -k and docker use one-letter units and count in powers of 2.
 _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
+_MILLI_LEAST = 2.0**23  # 8 TiB as MiB; Kubernetes writes thousandths of a byte with an m, too
 
 
 def number_in(
@@ -51,6 +53,8 @@ def number_in(
         return number, False
     if unit not in _CELL_UNITS:
         return None
+    if unit == "m" and number >= _MILLI_LEAST:
+        return number / 1000.0, True
     return number * (kb if unit == "kb" else _CELL_UNITS[unit]), True
 
 
@@ -80,16 +84,24 @@ def is_nothing(text: str) -> bool:
     return text.lower() in _NOTHING or bool(_NOTHING_IN_BRACKETS.fullmatch(text))
 
 
-def ungrouped(cells: Sequence[str], groups: str = "") -> Sequence[str]:
+def ungrouped(cells: Sequence[str], groups: str = "", unsure: str = "") -> Sequence[str]:
     """Remove thousands separators from ``cells``: 3,276.80 and 3.276,80 become 3276.8.
 
     1,800 alone may be 1.8: it is 1800 if the comma is in ``groups``, the marks that separate
-    thousands in this file, or if cells without a mark are near it in size, as 999 is.
+    thousands in this file, or if cells without a mark are near it in size, as 999 is.  Of memory
+    with a unit, one reading may be too large or small for a process: 1.800 GiB; 1,800 MiB, if the
+    comma is in ``unsure``.
     """
     for mark, (point, grouped) in _GROUPED.items():
-        marked = [cell for cell in cells if mark in cell]
-        if marked and all(map(grouped.match, map(str.strip, marked))):
-            sure = mark in groups or any(point in c or c.count(mark) > 1 for c in marked)
+        # The limit behind a slash may have a mark of its own.
+        marked = [cell.partition("/")[0].strip() for cell in cells if mark in cell]
+        if marked and all(map(grouped.match, marked)):
+            sure = any(point in c or c.count(mark) > 1 for c in marked)
+            likely = _favours_groups(marked[0], mark)
+            if mark == ",":
+                sure = sure or mark in groups or (mark in unsure and likely > 0)
+            else:
+                sure = sure or (mark in groups and likely >= 0)
             if sure or (len(marked) < len(cells) and _passes_a_thousand(cells, mark)):
                 return [cell.replace(mark, "") for cell in cells]
     return cells
@@ -98,6 +110,16 @@ def ungrouped(cells: Sequence[str], groups: str = "") -> Sequence[str]:
 def may_be_grouped(cells: Sequence[str]) -> bool:
     """Return whether every cell is like 1,800 or 1.800, which are 1.8 or 1800."""
     return all(_THREE_DIGITS.fullmatch(cell.strip()) for cell in cells)
+
+
+def _favours_groups(cell: str, mark: str) -> int:
+    """Return 1 if only grouped by ``mark`` the cell is a process's memory, -1 if only as it is."""
+
+    def is_memory(text: str) -> bool:
+        size = number_in(text)
+        return size is not None and size[1] and _PROCESS_BYTES[0] <= size[0] <= _PROCESS_BYTES[1]
+
+    return is_memory(cell.replace(mark, "")) - is_memory(cell)
 
 
 def _passes_a_thousand(cells: Sequence[str], mark: str) -> bool:

@@ -181,7 +181,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
                 continue
             written = [column.cells[row] for row in rows]
             known = grid.groups + grid.unsure * (unit_word(name) in WHOLE_UNITS)
-            cells = ungrouped(written, known)
+            cells = ungrouped(written, known, grid.unsure)
             unsure = any(mark in written[0] for mark in grid.unsure)
             if (unsure or (cells != written and "." in written[0])) and may_be_grouped(written):
                 source.notes.append(
