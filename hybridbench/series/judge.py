@@ -55,7 +55,8 @@ _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
 )
 _UNREAD_MAX = 3
-_PROCESS_BYTES = 2**23  # no process has less
+# No process has less, or more KiB; resident memory is whole pages.
+_PROCESS_BYTES, _PROCESS_KIB, _PAGE = 2**23, 2**27, 4096
 _OF_TIME = re.compile(r"time|clock|elapsed|duration|(^|_)age", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
@@ -203,9 +204,7 @@ class _JudgedFile:
         self._absolute = any(c.absolute for c in self.file.columns)
         self._names = self.file.names()
         numbers = [c for c in self.file.columns if not c.is_text]
-        # A user's script may write MB or KB under the names that a program uses for bytes.
-        of_bytes = [np.nanmax(c.value, initial=0.0) for c in numbers if c.usual_unit == "bytes"]
-        self._are_bytes = max(of_bytes, default=0.0) >= _PROCESS_BYTES
+        self._are_bytes = _are_bytes([c for c in numbers if c.usual_unit == "bytes"])
         self._columns = [self._taken(c, self._meaning(c)) for c in numbers]
 
     def judge(self) -> FileVerdict:
@@ -482,6 +481,15 @@ class _JudgedFile:
             f"({counts}).",
             option="--steady-at",
         )
+
+
+def _are_bytes(columns: Sequence[RawColumn]) -> bool:
+    """Return whether ``columns``, whose names a program uses for bytes, are: a script writes KB."""
+    largest = max((np.nanmax(c.value, initial=0.0) for c in columns), default=0.0)
+    resident = [c.value for c in columns if unlabelled(c.name).rpartition(".")[2] == "rss"]
+    # Averages have fractions.
+    split = any(np.any(v % _PAGE > 0) and not np.any(v % 1 > 0) for v in resident)
+    return bool(largest >= _PROCESS_BYTES and (largest > _PROCESS_KIB or not split))
 
 
 def _numbers_rows(column: RawColumn) -> bool:

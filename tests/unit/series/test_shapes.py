@@ -680,15 +680,20 @@ def test_the_cache_of_a_machine_has_other_names_and_is_no_level(
 @pytest.mark.parametrize(
     "names", ["rss,vms", "rss,heapUsed,heapTotal", "memory.rss,memory.usage,memory.working_set"]
 )
-def test_numbers_too_small_for_a_process_are_not_bytes(tmp_path: Path, names: str) -> None:
+def test_numbers_that_cannot_be_the_bytes_of_a_process_have_no_unit(
+    tmp_path: Path, names: str
+) -> None:
     width = names.count(",") + 1
 
-    def verdict(scale: int) -> FileVerdict:
-        rows = [f"{60 * i}" + f",{scale * (500 + i)}" * width for i in ROWS]
-        return judged(tmp_path, "\n".join([f"time,{names}", *rows]))
+    def rate(scale: int, level: int = 500) -> str:
+        rows = [f"{60 * i}" + f",{scale * (level + i)}" * width for i in ROWS]
+        verdict = judged(tmp_path, "\n".join([f"time,{names}", *rows]))
+        return rates(verdict)[names.split(",", maxsplit=1)[0]]
 
-    assert rates(verdict(2**20))[names.split(",", maxsplit=1)[0]] == "60.0"
-    assert rates(verdict(1))[names.split(",", maxsplit=1)[0]] == "60?"
+    assert rate(2**20) == "60.0"
+    assert rate(1) == "60?"
+    # KB of 8.8 GiB: in bytes, resident memory would be whole pages.
+    assert rate(2**10, level=9000) == "6.14e+04?"
 
 
 @pytest.mark.parametrize(("grows", "kind"), [(True, "INCONCLUSIVE"), (False, "CLEAN")])
