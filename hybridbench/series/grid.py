@@ -45,6 +45,7 @@ from hybridbench.series.units import (
     BYTE_FACTORS,
     PROCESS_ID,
     WHOLE_UNITS,
+    is_memory,
     kilobyte_of,
     meaning_of,
     unit_word,
@@ -355,7 +356,7 @@ def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
 def _is_memory(column: RawColumn) -> bool:
     """Return whether the column is of memory by its unit, or by its name without one."""
     in_bytes = column.in_bytes or meaning_of(column.name).unit is Unit.BYTES
-    return in_bytes or bool(column.usual_unit) or kilobyte_of(column.name) == BYTE_FACTORS["kib"]
+    return in_bytes or bool(column.usual_unit) or is_memory(column.name)
 
 
 def _column(

@@ -15,6 +15,7 @@ from hybridbench.series.cells import is_number, number_in
 from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_since_1970, looks_like_time, names_epoch, names_time
+from hybridbench.series.units import is_memory
 
 _SHOWN_MAX = 8
 _SAMPLES_LEAST = 10  # a shorter list with times beside another holds no samples
@@ -59,6 +60,12 @@ class ObjectList:
         """Whether an object has a number that is not a time."""
         cells = (cell for row in self.rows for cell in row.items())
         return any(not _is_moment(*cell) and number_in(cell[1]) is not None for cell in cells)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the first object has a number below a name of memory."""
+        cells = self.rows[0].items()
+        return any(is_memory(name) and number_in(text) is not None for name, text in cells)
 
     @property
     def is_dated(self) -> bool:
@@ -156,6 +163,10 @@ def _of_samples(tables: Mapping[str, Sequence[ObjectList]], source: Source) -> l
         # A list inside each sample, such as that of its disks, does not replace the sample.
         dated = {path for path, lists in tables.items() if path in timed or lists[0].is_dated}
         chosen = {max(tables, key=lambda path: (path in dated, not path, counts[path]))}
+    elif not any(tables[path][0].has_memory for path in chosen):
+        # Only the processes or devices inside each sample have memory.
+        inside = {path for path, lists in tables.items() if lists[0].is_dated}
+        chosen = {path for path in inside if tables[path][0].has_memory} or chosen
     # The same keys under several names are one table, such as {"gpu0": [...], "gpu1": [...]}.
     alike: dict[frozenset[str], list[str]] = {}
     for path, lists in tables.items():

@@ -311,9 +311,14 @@ def bare_name(name: str) -> str:
     return _IN_BRACKETS.sub("", unlabelled(name)).strip()
 
 
+def is_memory(name: str) -> bool:
+    """Return whether ``name`` has a word for memory."""
+    return bool(_MEMORY.search(name))
+
+
 def kilobyte_of(name: str) -> float:
     """Return the bytes in KB for column ``name``: 1024 for memory, as in ps and /proc."""
-    return _KIB if _MEMORY.search(name) else BYTE_FACTORS[_KERNEL_KB]
+    return _KIB if is_memory(name) else BYTE_FACTORS[_KERNEL_KB]
 
 
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:

@@ -303,6 +303,29 @@ def test_objects_inside_a_sample_have_its_time(tmp_path: Path) -> None:
     assert rates(judged(tmp_path, *lines)) == {'usage.memory{name="b"}': "60.0"}
 
 
+@pytest.mark.parametrize("own", [{"cpu": 12}, {"cpu": 12, "mem_used_mib": 900}])
+def test_only_the_devices_inside_a_sample_may_have_memory(
+    tmp_path: Path, own: dict[str, int]
+) -> None:
+    lines = [
+        {
+            "time": DATES[row],
+            **own,
+            "gpus": [
+                {"index": index, "memory_used_mib": values[row] / 2**20}
+                for index, (_, values) in enumerate(TWO)
+            ],
+        }
+        for row in ROWS
+    ]
+
+    verdict = judged(tmp_path, *lines)
+
+    of_sample = "mem_used_mib" in own
+    assert rates(verdict) == ({} if of_sample else {'memory_used_mib{index="1"}': "60.0"})
+    assert any("lists are not read: gpus" in note for note in verdict.notes) == of_sample
+
+
 def test_a_chosen_time_column_may_be_in_a_nested_list(tmp_path: Path) -> None:
     document = {
         "runs": [{"id": "r", "points": [{"at": 60 * row, "rss_bytes": GROWS[row]} for row in ROWS]}]
