@@ -94,7 +94,8 @@ METRIC_NAME = re.compile(
     re.I,
 )
 _VALUE = re.compile(
-    r"_?(value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?", re.I
+    r"_?((counter|metric)?value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?",
+    re.I,
 )
 
 

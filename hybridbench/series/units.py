@@ -28,8 +28,9 @@ BYTE_FACTORS: Mapping[str, float] = {
     "page": 4096.0, "pages": 4096.0,
     # PRTG and PCP write these for powers of 2.
     "kbyte": _KIB, "mbyte": _MIB, "gbyte": _GIB,
-    # Octets, in French.
-    "o": 1.0, "ko": 1e3, "mo": 1e6, "go": 1e9,
+    # Windows; MLflow; octets, in French.
+    "kbytes": _KIB, "mbytes": _MIB, "kilobytes": 1e3, "megabytes": 1e6, "gigabytes": 1e9,
+    "o": 1.0, "ko": 1e3, "mo": 1e6, "go": 1e9, "octets": 1.0,
 }  # fmt: skip
 # Units that tools print without decimals.
 WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
@@ -52,7 +53,9 @@ _STATISTIC = re.compile(rf"\s*[(\[]{_STATISTICS}[)\]]\s*$", re.I)
 # SQL, InfluxDB and Splunk write avg(rss_mb).
 _OF_STATISTIC = re.compile(rf"{_STATISTICS}\(\"?([^()]+?)\"?\)", re.I)
 _SUFFIX = re.compile(
-    r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]byte|ms|milliseconds|seconds)$", re.I
+    r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]bytes?|(?:kilo|mega|giga)bytes|ms|milliseconds|"
+    r"seconds)$",
+    re.I,
 )
 # PyTorch's allocated_bytes.all.current, crictl's workingSetBytes.value.
 _BYTES_OF = re.compile(r"(?:^|[_\s-]|[a-z](?=B))([Bb]ytes)(?=\.)")
@@ -90,7 +93,7 @@ _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     # memory.stat: page faults, scans and collapses.
     r"(.*\.)?(pg[a-z_]+|workingset_\w+|thp_\w+_alloc)|"
-    rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
 # Words for events and traffic so far: a column with one that never falls is not a level.
@@ -109,12 +112,15 @@ _SO_FAR = re.compile(
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
-    r"(kb)?(swap)?cached|kbbuffers|(in)?active\(file\)|kb(in)?act(ive)?|kbdirty|k?s?reclaimable|"
-    r"kbslab|(total_)?(in)?active_file|file_(mapped|dirty|writeback|thp)|slab_reclaimable|"
+    r"(kb|mem(ory)?_)?(swap)?cached(_(bytes|[kmg]i?b))?|kbbuffers|"
+    r"(page|file|fs|os)_?cache(_(size|used))?(_(bytes|[kmg]i?b))?|(in)?active\(file\)|"
+    r"kb(in)?act(ive)?|kbdirty|k?s?reclaimable|kbslab|(total_)?(in)?active_file|file_(mapped|dirty|writeback|thp)|slab_reclaimable|"
     r"buff/cache|(kb)?swpcad|container_memory_(cache|mapped_file|total_(in)?active_file_bytes)|"
     r"node_memory_(cached|buffers|(in)?active(_file)?|mapped|dirty|k?s?reclaimable|slab)(_bytes)?",
     re.I,
 )
+# The same as a label: OpenTelemetry, Google Cloud.
+_CACHE_LABEL = re.compile(r'="(evictable|cached|buffered|buffers|slab_reclaimable)"')
 # Caches only beside other machine or cgroup columns; a program may have a cache, too.
 _CACHE_BESIDE = re.compile(
     r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|"
@@ -134,7 +140,7 @@ FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # Totals that include cache, used if no other column of the file is free of it.
 _WITH_CACHE = re.compile(
     r"memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
-    r"(kb|.*\.)memused|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
+    r"(kb|%|.*\.)memused(-percent)?|system\.memory\.used\.\w+|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
 )
 # Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
@@ -147,7 +153,7 @@ _LOAD = re.compile(
 )
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
-_LEFT = re.compile(r"(^|[_.\s-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
+_LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
@@ -263,7 +269,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     is_total = may_be_total and not others.isdisjoint(("cache", "working_set"))
     for role, holds in (
         (Role.CUMULATIVE, _CUMULATIVE.fullmatch(bare)),
-        (Role.CACHE, _CACHE.fullmatch(last) or is_beside),
+        (Role.CACHE, _CACHE.fullmatch(last) or is_beside or _CACHE_LABEL.search(name)),
         (Role.WITH_CACHE, _WITH_CACHE.fullmatch(bare) or is_total),
     ):
         if holds:
@@ -290,8 +296,8 @@ def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
 
     What was allocated counts so far if what was freed is ``beside`` it.
     """
-    freed = name.replace("allocated", "freed")
-    is_half = freed != name and freed in beside
+    head, word, tail = name.rpartition("allocated")
+    is_half = bool(word) and f"{head}freed{tail}" in beside
     return is_half or bool(_SO_FAR.search(_CAMEL_WORD.sub("_", bare_name(name) or name)))
 
 

@@ -67,6 +67,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "a time in brackets": (lambda i: f"[{at(i):%H:%M:%S}] Memory usage: {1000 + i} MiB", {"memory": "60.0"}),
     "a time and a colon": (lambda i: f"{at(i).isoformat()}: {1000 + i} MiB", {"memory": "60.0"}),
     "KB in cells": (lambda i: ("time,rss\n" if i == 0 else "") + f'{at(i).isoformat()},"{1000000 + 1000 * i:,} KB"', {"rss": "58.6"}),
+    "Log Analytics of Azure": (lambda i: ('"TimeGenerated [UTC]",Computer,CounterName,CounterValue\n' if i == 0 else "") + f'"{at(i):%m/%d/%Y, %I:%M:%S.000 %p}",vm,"Available MBytes",{8000 - i}', {"Available MBytes": "60.0"}),
     "dotnet-counters": (lambda i: ("Timestamp,Provider,Counter Name,Counter Type,Mean/Increment\n" if i == 0 else "") + f"{at(i):%Y-%m-%d %I:%M:%S %p},System.Runtime,Working Set (MB),Metric,{1.048576 * (1000 + i):.6f}\n{at(i):%Y-%m-%d %I:%M:%S %p},System.Runtime,CPU Usage (%),Metric,{i % 9}", {"Working Set (MB)": "60.0"}),
     "PRTG": (lambda i: ("Date Time,Date Time(RAW),Available Memory\n" if i == 0 else "") + f'"{at(i):%d/%m/%Y %H:%M:%S} - {at(i + 1):%H:%M:%S}",{46346.4 + i / 1440:.8f},"{20000 - i:,} MByte"', {"Available Memory": "60.0"}),
     "Kibana": (lambda i: ("@timestamp per minute,Average of rss\n" if i == 0 else "") + f'"Nov 20, 2026 @ {at(i):%H:%M:%S}.000",{1000 + i}MiB', {"Average of rss": "60.0"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.foundation.metrics import Unit
-from hybridbench.series.units import Role, meaning_of, parse_unit
+from hybridbench.series.units import Role, counts_so_far, meaning_of, parse_unit
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from hybridbench.series.units import Role, meaning_of, parse_unit
         ("dotnet.process.memory.working_set (By)", 1.0),
         ("avg(mem_mib)", 2.0**20),
         ("kbanonpg", 1024.0),
+        ("Available MBytes", 2.0**20),
+        ("system/gpu_0_memory_usage_megabytes", 1e6),
+        ("RSS (octets)", 1.0),
         ('container_memory_working_set_bytes{pod="a"}', 1.0),
     ],
 )
@@ -77,6 +80,11 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("active_sessions", Role.LEVEL),
         ("Total Request Count", Role.COUNTER),
         ("go_memstats_alloc_bytes_total", Role.COUNTER),
+        ("page_cache_mib", Role.CACHE),
+        ('container/memory/used_bytes{memory_type="evictable"}', Role.CACHE),
+        ("%memused", Role.WITH_CACHE),
+        ("system.memory.used.bytes", Role.WITH_CACHE),
+        ("memory.peak", Role.CUMULATIVE),
         ("rss_total", Role.LEVEL),
         ("thread_count", Role.LEVEL),
         ("MEM USAGE / LIMIT", Role.LEVEL),
@@ -86,6 +94,13 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
 )
 def test_a_name_tells_what_a_column_is_for(name: str, role: Role) -> None:
     assert meaning_of(name).role is role
+
+
+def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
+    names = ("allocated_bytes.all.current", "allocated_bytes.all.freed")
+
+    assert counts_so_far("allocated_bytes.all.allocated", names)
+    assert not counts_so_far("allocated_bytes.all.current", names)
 
 
 def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
@@ -106,6 +121,7 @@ def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
         "free_slots",
         "num_free_blocks",
         "freeNumBlocks",
+        r"\\host\Memory\Available MBytes",
     ],
 )
 def test_what_is_left_must_not_fall(name: str) -> None:
