@@ -24,6 +24,7 @@ from hybridbench.analysis.trend.reasons import (
     FewDigits,
     FewProcesses,
     Gaps,
+    MayCount,
     Unreadable,
 )
 from hybridbench.foundation.labels import unlabelled
@@ -50,6 +51,7 @@ class ExternalSeries(Series):
         decays: whether growth means decay (slower, less) rather than something held.
         collected: whether a garbage collector empties it.
         without_cache: what to record instead of a total that contains the page cache.
+        may_count: whether it may count events, or data on a disk.
         step: the last digit that was written, in ``unit``; 0 if it is unknown.
     """
 
@@ -59,6 +61,7 @@ class ExternalSeries(Series):
     decays: bool = False
     collected: bool = False
     without_cache: str = ""
+    may_count: bool = False
     step: float = 0.0
 
 
@@ -212,13 +215,15 @@ def _doubted(
 ) -> MetricResult:
     """Withdraw a verdict that the data cannot support; otherwise return ``result``.
 
-    Doubtful are growth that may be cache, and bounds from a series with gaps, with few digits or of
-    several processes.  A threshold decides in spite of cache.
+    Doubtful are growth that may be cache or a count, and bounds from a series with gaps, with few
+    digits or of several processes.  A threshold decides in spite of what a column may be.
     """
     grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
-    may_be_cache = bool(series.without_cache) and result.limit_per_hour is None
+    grows = grows and result.limit_per_hour is None
+    has_cache = bool(series.without_cache)
     doubts = (
-        (grows and may_be_cache, ContainsCache(column=series.name, instead=series.without_cache)),
+        (grows and has_cache, ContainsCache(column=series.name, instead=series.without_cache)),
+        (grows and series.may_count, MayCount(column=series.name)),
         (bounded and beyond > 0, Unreadable(samples=beyond, beyond=LARGEST)),
         (bounded and len(falls.possible_s) > 0, FewProcesses(falls=len(falls.possible_s))),
         (bounded and gap_share > _GAP_SHARE_MAX, Gaps(share=gap_share)),

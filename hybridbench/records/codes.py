@@ -55,6 +55,7 @@ class ReasonCode(StrEnum):
     GAPS = "gaps"
     FEW_DIGITS = "few-digits"
     CONTAINS_CACHE = "contains-cache"
+    MAY_COUNT = "may-count"
 
 
 class ComparedCode(StrEnum):

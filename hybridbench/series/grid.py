@@ -67,7 +67,7 @@ class RawColumn:
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
     that the program usually writes, for when nothing else gives one.  ``text_at`` is the line and
     text of the first cell that is not a number, if any.  ``step`` is the last digit that was
-    written.
+    written; ``counts`` that the file calls it a counter.
     """
 
     name: str
@@ -80,6 +80,7 @@ class RawColumn:
     text_at: tuple[int, str] | None = None
     is_text: bool = False
     step: float = 0.0
+    counts: bool = False
     starts_s: tuple[float, ...] = ()
 
     def in_order(self, line: Timeline) -> RawColumn:

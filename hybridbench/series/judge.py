@@ -185,6 +185,7 @@ class _Column(Series):
             decays=self.meaning.decays,
             collected=is_collected(self.name),
             without_cache=FREE_OF_CACHE if has_cache else "",
+            may_count=self.meaning.may_count and not _dips(self.raw),
             step=self.raw.step * self.meaning.factor * (self.meaning.unit is Unit.BYTES),
         )
         return judge_series(series, falls, question)
@@ -383,8 +384,8 @@ class _JudgedFile:
         if meaning.role is Role.COUNTER and _sinks(column):
             # It is a number of threads rather than work done.
             meaning = replace(meaning, role=Role.LEVEL)
-        so_far = meaning.role is Role.LEVEL and counts_so_far(column.name, self._names)
-        if so_far and not _dips(column):
+        so_far = column.counts or counts_so_far(column.name, self._names)
+        if so_far and meaning.role is Role.LEVEL and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
         timed = not meaning.known or meaning.unit is Unit.SECONDS
         if timed and (_numbers_rows(column) or _is_clock(column)):
@@ -537,7 +538,7 @@ def _best_first(columns: Sequence[_Column]) -> list[_Column]:
 
 
 def _as_level(column: _Column) -> _Column:
-    return replace(column, meaning=replace(column.meaning, role=Role.LEVEL))
+    return replace(column, meaning=replace(column.meaning, role=Role.LEVEL, may_count=False))
 
 
 @contextmanager

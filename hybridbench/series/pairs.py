@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hybridbench.foundation.labels import unlabelled
 from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_moment, names_time
@@ -30,6 +32,7 @@ _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 _STATUS_KEPT = frozenset({"Pid", "Threads"})
 # For a histogram, read only its sum and count; the creation time of a series is not a level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
+_COUNTER = re.compile(r"# TYPE (\S+) counter$")
 _LOOKED_AT = 12
 # A logfmt line, optionally after a time: ts=2026-11-20T10:00:00Z level=info rss=123MB.
 _FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S*)")
@@ -53,6 +56,7 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     samples: list[tuple[Line, dict[str, str]]] = []
     dated: dict[str, dict[str, str]] = {}
     odd: list[int] = []
+    counters = {match[1] for line in lines if (match := _COUNTER.match(line.text.strip()))}
     for line in lines:
         text = line.text.strip()
         found = _pair(text)
@@ -75,7 +79,8 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         samples[-1][1][name] = value
     if odd:
         source.notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
-    return table_of(Grid.of_records(samples), source)
+    columns = table_of(Grid.of_records(samples), source)
+    return [replace(column, counts=unlabelled(column.name) in counters) for column in columns]
 
 
 def _pair(text: str) -> tuple[str, str, bool, str] | None:

@@ -102,11 +102,21 @@ _SO_FAR = re.compile(
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
-    r"dropped|evicted|aborted|freed|"
+    r"dropped|evicted|aborted|freed|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|total[_ ](connections|pauses?)|heap[._]total_allocated|"
-    r"(net(work)?|disk|block)[_ ](in|out)|joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
-    r"objects|pages|[mun]s|seconds|(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
+    r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
+    r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary))*"
+    r"([_ ]?[(\[]\w+[)\]])?$",
+    re.I,
+)
+# Events or a backlog of them, and what a program writes to a disk.
+_MAY_COUNT = re.compile(
+    # A word for what is still there makes it a level.
+    r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
+    r"(.*[_ .:/-])?(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
+    r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|inodes|"
+    r"(log|wal|db)_(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
     re.I,
 )
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -214,6 +224,7 @@ class Meaning:
     higher_is_worse: bool = True
     note: str = ""
     is_delay: bool = False
+    may_count: bool = False  # events, or data on a disk: not a leak if it never falls
 
     @property
     def decays(self) -> bool:
@@ -283,7 +294,9 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    return replace(level, higher_is_worse=False) if _LEFT.search(words) else level
+    if _LEFT.search(words):
+        return replace(level, higher_is_worse=False)
+    return replace(level, may_count=bool(_MAY_COUNT.fullmatch(words)))
 
 
 def _last(name: str) -> str:

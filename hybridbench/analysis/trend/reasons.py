@@ -449,6 +449,20 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
         )
 
 
+class MayCount(Reason, frozen=True, kw_only=True):
+    """The column's name suggests a count of events, or data on a disk, and it never falls."""
+
+    code: ClassVar[str] = ReasonCode.MAY_COUNT
+
+    column: str
+
+    def text(self) -> str:
+        return (
+            f"{self.column} never falls and may count events or data on a disk, which grow by "
+            f"themselves; if it is something held, use --metric '{self.column}'"
+        )
+
+
 class FewDigits(Reason, frozen=True, kw_only=True):
     """It rose by a few steps of ``step`` bytes, its last digit: too coarse to bound its growth."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.series.files import SeriesFile, read_series
+from hybridbench.series.judge import JudgeOptions, judge_file
 from hybridbench.series.units import Role, meaning_of
 
 MIB = 2.0**20
@@ -197,3 +198,15 @@ def test_the_times_of_samples_are_read(tmp_path: Path) -> None:
     assert seconds(file) == [0, 10, 20]
     assert values(file) == {'rss_bytes{job="a"}': [5] * 3, 'rss_bytes{job="b"}': [6] * 3}
     assert seconds(read(tmp_path, f"# TYPE rss_bytes gauge\n{page}")) == [0, 60]
+
+
+def test_what_a_page_declares_a_counter_is_no_level(tmp_path: Path) -> None:
+    page = (
+        "# TYPE dispatched counter\ndispatched {0}\n"
+        '# TYPE energy counter\nenergy{{gpu="0"}} {0}\n# TYPE held gauge\nheld {0}\n'
+    )
+    (tmp_path / "series").write_text("".join(page.format(7 * i) for i in range(120)))
+
+    verdict = judge_file(str(tmp_path / "series"), JudgeOptions(interval_s=60.0))
+
+    assert [row.name for row in verdict.rows] == ["held"]

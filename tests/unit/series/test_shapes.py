@@ -15,6 +15,7 @@ import pytest
 from hybridbench.foundation.errors import ConfigError, HybridbenchError
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
+from hybridbench.series.units import meaning_of
 
 ZERO = datetime(2026, 11, 20, 10, tzinfo=UTC)
 ROWS = range(120)
@@ -716,7 +717,7 @@ def test_few_digits_that_rise_bound_no_growth(
     "name",
     [
         *("net_in", "network out", "gc_time_ms", "total_pause_ns", "total_connections", "accepted"),
-        *("dotnet.gc.heap.total_allocated (By)", "seq"),
+        *("dotnet.gc.heap.total_allocated (By)", "seq", "expired_keys", "total_net_input_bytes"),
     ],
 )
 def test_what_a_healthy_program_counts_is_no_level(tmp_path: Path, name: str) -> None:
@@ -725,3 +726,19 @@ def test_what_a_healthy_program_counts_is_no_level(tmp_path: Path, name: str) ->
     verdict = judged(tmp_path, "\n".join([f"time,{name},held", *rows]))
 
     assert [row.name for row in verdict.rows] == ["held"]
+
+
+@pytest.mark.parametrize("name", ["messages", "log_lines", "disk_used_bytes", "wal_bytes"])
+def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(
+    tmp_path: Path, name: str
+) -> None:
+    assert not meaning_of(f"pending_{name}").may_count
+    rows = [f"{60 * i},{2**30},{2**27 + 2**20 * i}" for i in ROWS]
+    text = "\n".join([f"time,rss_bytes,{name}", *rows])
+
+    verdict = judged(tmp_path, text)
+    chosen = judged(tmp_path, text, JudgeOptions(steady_at="10m", metrics=(name,)))
+
+    assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]
+    assert f"--metric '{name}'" in verdict.rows[1].result.reason
+    assert chosen.kind is VerdictKind.LEAK

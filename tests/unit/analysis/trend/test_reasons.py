@@ -31,6 +31,7 @@ from hybridbench.analysis.trend.reasons import (
     LimitNotMeasured,
     LoadClimbs,
     LowsRise,
+    MayCount,
     NoLimit,
     NoSteadyState,
     OneCycle,
@@ -166,6 +167,11 @@ WORDS: list[tuple[Reason, str]] = [
     (
         ContainsCache(column="MemoryCurrent", instead="anon"),
         "MemoryCurrent contains the page cache, which grows by itself: record anon",
+    ),
+    (
+        MayCount(column="messages"),
+        "messages never falls and may count events or data on a disk, which grow by themselves; if "
+        "it is something held, use --metric 'messages'",
     ),
     (
         FewProcesses(falls=3),
