@@ -15,7 +15,8 @@ from hybridbench.series.cells import number_in, ungrouped
 from hybridbench.series.grid import Grid, RawColumn, Row, table_of
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Line, Source, blank_cells, fitted, wide
-from hybridbench.series.times import is_moment, looks_like_time, names_time
+from hybridbench.series.times import is_moment, looks_like_time, names_time, unit_in
+from hybridbench.series.units import BYTE_FACTORS
 from hybridbench.series.unnamed import unnamed
 
 _LOOKED_AT, _FITTED = 200, 20  # lines examined; rows used to choose a heading
@@ -35,6 +36,7 @@ _OF_DMON = {
     "%": "utilization.{}",
 }
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
+_UNIT = re.compile(r"%|\u00b0?[cf]|[wvac]|[kmg]?hz|count|1")
 _GERMAN_DATE = re.compile(r"\d\d?\.\d\d?\.\d{4}\b")
 
 
@@ -120,16 +122,42 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     above = [i for i in range(first) if _names(rows[i][1])] or ([] if numeric else [0])
     if not above:
         return None
-    line, names = rows[above[-1]]
-    if line is not rows[0][0]:
+    line, last = rows[above[-1]]
+    names, used = _joined([rows[i][1] for i in above[:-1]], last)
+    if used < above[-1]:
         source.notes.append(f"the heading is line {line.number}: what stands above it is left out")
     # A first column without a name is the pandas index.
     named = [name or ("value" if index else "") for index, name in enumerate(names)]
     body = rows[max(first, above[-1] + 1) :]
-    again = [at.number for at, cells in body if cells == names]
+    again = [at.number for at, cells in body if cells == last]
     if again:
         source.notes.append(f"the heading stands again in line {again[0]}: skipped")
-    return Grid(named, [row for row in body if row[1] != names], line.number)
+    return Grid(named, [row for row in body if row[1] != last], line.number)
+
+
+def _joined(above: Sequence[list[str]], names: list[str]) -> tuple[list[str], int]:
+    """Complete ``names`` by rows above that they need; return how many rows those are.
+
+    They need one if they are the units of other names, or if two of them are the same.
+    """
+    used = 0
+    for upper in reversed(above):
+        units = [name.strip("()[]-") for name in names]
+        of_units, named = _are_units(units), [name for name in names if name]
+        if len(upper) != len(names) or not (of_units or len(set(named)) < len(named)):
+            break
+        pairs = zip(upper, units if of_units else names, strict=True)
+        form = "{} ({})" if of_units else "{} {}"
+        names = [form.format(*two) if all(two) else "".join(two) for two in pairs]
+        used += 1
+    return names, used
+
+
+def _are_units(words: Sequence[str]) -> bool:
+    """Return whether cells are units or empty, at least one of them of memory or time."""
+    lower = {word.lower() for word in words} - {""}
+    known = {word for word in lower if word in BYTE_FACTORS or unit_in(word)} - {"date", "datum"}
+    return bool(known) and all(map(_UNIT.fullmatch, lower - known))
 
 
 def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
@@ -140,6 +168,10 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     if first == 0 or only_pid:
         return None
     at, names = _heading(rows, first)
+    if at:
+        # A time may have no name.
+        lead = max(0, len(names) - len(rows[at][1]))
+        names = [*names[:lead], *_joined([rows[at - 1][1]], names[lead:])[0]]
     heading, words = rows[at]
     again = {line.text for line, _ in rows[:first]}
     body: list[Row] = []
