@@ -19,7 +19,6 @@ from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.series.cells import (
     is_nothing,
-    is_number,
     last_digit,
     may_be_grouped,
     number_in,
@@ -264,7 +263,7 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
             raise source.wrong(f"column {grid.names[at]}: {error}.", line) from error
         source.notes.append(f"the last line ({line}) is cut short: left out")
         return _with_times(replace(grid, rows=rows[:-1]), at, unit, source)
-    if not unit and is_number(rows[0][1][at]) and is_unit_unsure(times):
+    if not unit and number_in(rows[0][1][at]) and is_unit_unsure(times):
         raise _no_unit(grid.names[at], source)
     return replace(grid, rows=rows), times
 

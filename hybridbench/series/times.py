@@ -12,7 +12,7 @@ from itertools import takewhile
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.series.cells import is_number
+from hybridbench.series.cells import is_number, may_be_grouped
 
 # Python, pandas and ps put days before it: 1 day, 2:03:04; 0 days 00:10:00; 1-02:03:04.  Only ps
 # leaves out the hours.
@@ -28,8 +28,13 @@ _DATES = (
     *("%b %d %Y %H:%M:%S.%f", "%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S"),
 )
 # 1:05 PM is 13:05, a day alone is its midnight, and PRTG writes intervals.
-_HALF_DAY = re.compile(r"\b(\d\d?)(:\d\d[:.\d]*)\s*([AaPp])\.?[Mm]\b\.?")
-_DAY = re.compile(r"^(\d\d?)([/.-])(\d\d?|[A-Z][a-z]{2})\2(\d{4}|(?<=/)\d\d)(?=$| )")
+_HALF_DAY = re.compile(r"\b(\d\d?)(:\d\d[:.\d]*)\s*([AaPp])\.?\s?[Mm]\b\.?")
+_DAY = re.compile(
+    r"^(\d\d?)([/.-])(\d\d?|[A-Z][a-z]{2})\2(\d{4}|(?<=/)\d\d|(?<=\.)\d\d(?= \d))(?=$| )"
+)
+# nvidia-smi and Excel in Asia write slashes, Hungary and Korea points, without zeros.
+_YEAR_FIRST = re.compile(r"^(\d{4})([/-]|\.(?=\S+ \d))(\d\d?)\2(\d\d?)(?!\d)(?: (\d)(?=:))?")
+_DECIMAL_COMMA = re.compile(r"\d+,\d+")
 _TO = re.compile(r" - (\d\S+ )?\d\d?:\d\d(:\d\d)?$")
 _DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
 # Ignored: only differences matter, and a column has one time zone.
@@ -142,6 +147,8 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
     """
     if _COMPACT.fullmatch(cells[0]):
         cells = [f"{cell[:8]}T{cell[8:]}" for cell in cells]
+    if all(map(_DECIMAL_COMMA.fullmatch, cells)) and not may_be_grouped(cells):
+        cells = [cell.replace(",", ".") for cell in cells]
     try:
         numbers = np.array(cells, dtype=np.float64)
     except ValueError:
@@ -264,8 +271,12 @@ def _plain(cell: str) -> str:
         hour = int(half[1]) % 12 + 12 * (half[3] in "Pp")
         text = f"{text[: half.start()]}{hour:02}{half[2]}{text[half.end() :]}"
     text = _DAY.sub(_whole_day, _TO.sub("", text))
-    # nvidia-smi writes slashes: 2026/01/31.
-    return text.replace("/", "-") if _ISO_LIKE.match(text) else text
+    return _YEAR_FIRST.sub(_iso, text)
+
+
+def _iso(match: re.Match[str]) -> str:
+    year, _, month, day, hour = match.groups()
+    return f"{year}-{month:0>2}-{day:0>2}" + (f" 0{hour}" if hour else "")
 
 
 def _whole_day(match: re.Match[str]) -> str:

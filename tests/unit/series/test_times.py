@@ -36,6 +36,11 @@ EPOCH = 1_700_000_000
         (["11/14/23 22:13:20", "11/14/23 22:14:20"], "Excel"),
         (["14-Nov-2023 22:13:20", "14-Nov-2023 22:14:20"], "Oracle"),
         (["14/11/2023 22:13:20 - 22:14:20", "14/11/2023 22:14:20 - 22:15:20"], "PRTG"),
+        (["2023.11.14 22:13:20", "2023.11.14 22:14:20"], "Excel in Hungary"),
+        (["14.11.23 22:13:20", "14.11.23 22:14:20"], "Excel in Germany"),
+        (["14/11/2023 10:13:20 p. m.", "14/11/2023 10:14:20 p. m."], "es"),
+        ([f"{EPOCH},0", f"{EPOCH + 60},0"], "Zeit"),
+        (["45244,92592592593", "45244,92662037037"], "Zeit"),
         (["2023-11-14 22:13:20 UTC", "2023-11-14 22:14:20 UTC"], "timestamp"),
         (["Tue Nov 14 22:13:20 UTC 2023", "Tue Nov 14 22:14:20 UTC 2023"], "date"),
         (["11/14/2023, 10:13:20 PM", "11/14/2023, 10:14:20 PM"], "toLocaleString"),
@@ -55,10 +60,17 @@ def test_every_form_of_a_date_is_the_same_moment(cells: list[str], name: str) ->
     np.testing.assert_allclose(times.t_s, [EPOCH, EPOCH + 60])
 
 
+def test_dates_that_begin_with_the_year_need_no_zeros() -> None:
+    times = parse_times(["2023/11/9 9:59", "2023/11/9 10:00", "2023/11/10 0:00"])
+
+    assert np.diff(times.t_s).tolist() == [60, 14 * 3600]
+
+
 @pytest.mark.parametrize(
     ("cells", "name", "seconds"),
     [
         (["0.5", "1.5"], "elapsed", [0.5, 1.5]),
+        (["0,500", "1,500"], "elapsed", [0.5, 1.5]),
         (["500", "1500"], "elapsed_ms", [0.5, 1.5]),
         (["1", "2"], "time (min)", [60, 120]),
         (["1500000000000", "7200000000000"], "time_ns", [1500, 7200]),
