@@ -7,6 +7,7 @@ text around a list says whose points it holds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +26,8 @@ EXPORT = (
 )
 # CloudWatch and Azure write the unit of these once, or beside them in each row.
 _STATISTICS = frozenset({"average", "maximum", "minimum", "sum", "total"})
+# The keys of an attribute.
+_PAIR = re.compile(r"(key|name)\S* value\S*")
 # Units as monitoring services name them, mapped to the form used in column headings.
 _UNITS = {
     "bytes": "bytes", "byte": "bytes", "by": "bytes", "kilobytes": "kB", "megabytes": "MB",
@@ -86,6 +89,8 @@ def lists_in(
     around = around or {}
     if isinstance(node, dict):
         own = {key: text for key, text in _leaves(node).items() if _says_whose(key, text)}
+        for _, end in _ends(node):
+            own |= _attributes(end)
         around = {f"parent.{key}" if key in own else key: around[key] for key in around} | own
         table = table_in(node)
         if table:
@@ -99,7 +104,7 @@ def lists_in(
             node = rows_below_heading({"columns": node[0], "rows": node[1:]})
         whole = [_with_its_numbers(e) if isinstance(e, dict) else e for e in node]
         objects = [entry for entry in whole if isinstance(entry, dict) and not table_in(entry)]
-        if objects and len(objects) == len(node):
+        if objects and len(objects) == len(node) and not _attributes(node):
             yield ObjectList(path, around, objects, line)
         for entry in whole:
             below = entry.values() if isinstance(entry, dict) else ()
@@ -141,7 +146,7 @@ def _note_unread(
     unread = {path for path in tables if path not in read}
     for path in read:
         ends = (end for one in tables[path] for each in one.objects for end in _ends(each))
-        for name in {name for name, end in ends if isinstance(end, list)}:
+        for name in {name for name, end in ends if isinstance(end, list) and not _attributes(end)}:
             whole = f"{path}.{name}" if path else name
             if not any(f"{other}.".startswith(f"{whole}.") for other in read):
                 unread.add(name)
@@ -267,14 +272,35 @@ def _ends(entry: Object, prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in entry.items():
         if not isinstance(value, dict):
             yield f"{prefix}{key}", value
+        elif value.keys() == {"value", "unit"} and is_json_number(value["value"]):
+            yield f"{prefix}{key}", f"{value['value']} {value['unit']}"
         elif not table_in(value):
             yield from _ends(value, f"{prefix}{key}.")
 
 
 def _leaves(entry: Object) -> dict[str, str]:
-    """Return the leaves of an object as text, by dotted path; lists are skipped."""
-    ends = ((path, end) for path, end in _ends(entry) if not isinstance(end, list))
-    return {path: "" if end is None else str(end) for path, end in ends}
+    """Return the leaves of an object as text, by dotted path; of lists, only attributes."""
+    found: dict[str, str] = {}
+    for path, end in _ends(entry):
+        found |= (
+            _attributes(end) if isinstance(end, list) else {path: "" if end is None else str(end)}
+        )
+    return found
+
+
+def _attributes(end: object) -> dict[str, str]:
+    """Return what a list such as [{"key": "pid", "value": {"intValue": 42}}] says; else nothing.
+
+    A plain number beside a name is a reading instead.
+    """
+    found: dict[str, str] = {}
+    for one in end if isinstance(end, list) else ():
+        leaves = _leaves(one) if isinstance(one, dict) else {}
+        if not _PAIR.fullmatch(" ".join(leaves)) or is_number(leaves.get("value", "")):
+            return {}
+        name, text = leaves.values()
+        found[name] = text
+    return found
 
 
 def _with_its_numbers(entry: Object) -> Object:

@@ -303,6 +303,34 @@ def test_objects_inside_a_sample_have_its_time(tmp_path: Path) -> None:
     assert rates(judged(tmp_path, *lines)) == {'usage.memory{name="b"}': "60.0"}
 
 
+def test_attributes_tell_whose_points_they_stand_beside(tmp_path: Path) -> None:
+    azure = {
+        "timeseries": [
+            {
+                "metadatavalues": [{"name": {"value": "host"}, "value": host}],
+                "data": [
+                    {"timeStamp": t, "rss_bytes": v} for t, v in zip(DATES, values, strict=True)
+                ],
+            }
+            for host, values in TWO
+        ]
+    }
+    points = [
+        {
+            "attributes": [{"key": "state", "value": {"stringValue": state}}],
+            "timeUnixNano": f"{t:.0f}000000000",
+            "asInt": f"{values[row]}",
+        }
+        for row, t in enumerate(SECONDS)
+        for state, values in (("used", GROWS), ("cached", GROWS), ("free", FLAT))
+    ]
+    otel = {"metrics": [{"name": "usage", "unit": "By", "sum": {"dataPoints": points}}]}
+
+    assert rates(judged(tmp_path, azure)) == {'rss_bytes{host="b"}': "60.0"}
+    # cached is page cache.
+    assert rates(judged(tmp_path, otel)) == {'usage (bytes){state="used"}': "60.0"}
+
+
 @pytest.mark.parametrize("own", [{"cpu": 12}, {"cpu": 12, "mem_used_mib": 900}])
 def test_only_the_devices_inside_a_sample_may_have_memory(
     tmp_path: Path, own: dict[str, int]
