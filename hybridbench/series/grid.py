@@ -369,7 +369,9 @@ def _column(
         numbers = np.array(cells, dtype=np.float64)
         step = 10.0 ** -max(len(cell.partition(".")[2]) for cell in cells)
         return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan), step=step)
-    filled, first, unit, kb = 0, None, unit_word(name), kilobyte_of(name)
+    # amd-smi writes MB and means MiB.
+    unit = unit_word(name) or {"MiB": "mb"}.get(usual, "")
+    filled, first, kb = 0, None, kilobyte_of(name)
     step = 0.0
     for index, cell in enumerate(cells):
         text = cell.strip()

@@ -502,10 +502,11 @@ def _numbers_rows(column: RawColumn) -> bool:
 
 
 def _is_clock(column: RawColumn) -> bool:
-    """Return whether the column counts the time itself, by its name and by its values."""
-    if not _OF_TIME.search(column.name) or column.value.size < 3:
+    """Return whether the column counts the time itself, by its values and its name or a date."""
+    times = scaled(column.value, unit_in(column.name))
+    if not (_OF_TIME.search(column.name) or times.absolute) or column.value.size < 3:
         return False
-    lag = np.diff(scaled(column.value, unit_in(column.name)).t_s) - np.diff(column.t_s)
+    lag = np.diff(times.t_s) - np.diff(column.t_s)
     return bool(np.all(np.abs(lag) <= 1.0))
 
 

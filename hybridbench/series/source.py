@@ -30,7 +30,7 @@ _NO_DATA = re.compile(
     # The end of psql's tables.
     r"\(\d+ rows?\)$|"
     # The head of BusyBox's top.
-    r"Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
+    r"Every [\d.]+s: |Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
 )
 # Times as they appear in cells, with or without spaces.
 _CLOCK = r"\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: [AP]M\b)?"
@@ -44,7 +44,8 @@ _TIME = (
 # Spaces inside a cell: in a time, an amount, or a dcgmi entity.
 _INNER_BLANKS = re.compile(
     rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
-    r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b"
+    r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b|"
+    r"^Control Group\b"
 )
 _JOINED = "\x00"
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")

@@ -49,7 +49,8 @@ _MEMORY = re.compile(
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 # Azure and Grafana append which statistic of an interval a value is.
 _STATISTICS = r"(?:avg|average|mean|min|max|sum|last|current)"
-_STATISTIC = re.compile(rf"\s*[(\[]{_STATISTICS}[)\]]\s*$", re.I)
+# .NET appends tags: (By)[gc.heap.generation=gen2].
+_STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\])\s*$", re.I)
 # SQL, InfluxDB and Splunk write avg(rss_mb).
 _OF_STATISTIC = re.compile(rf"{_STATISTICS}\(\"?([^()]+?)\"?\)", re.I)
 _SUFFIX = re.compile(
@@ -191,9 +192,13 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r"container_memory_\w+",), r"container_memory_\w+", "bytes"),
     ((r"DCGM_FI_DEV_FB_\w+",), r"DCGM_FI_DEV_FB_\w+", "MiB"),
     ((r"FBUSD|FBFRE|FBTTL",), r"FBUSD|FBFRE|FBTTL", "MiB"),
+    (("(?i:total_vram|vram_total)",),
+     "(?i:(total|used|free)_(visible_)?(vram|gtt)|vram_(used|total|free))", "MiB"),
 )  # fmt: skip
-# psrecord divides by 2^20 and writes MB.
-_PSRECORD = frozenset({"real (mb)", "virtual (mb)", "uss (mb)"})
+# psrecord and amd-smi divide by 2^20 and write MB.
+_BINARY_MB = re.compile(
+    r"((real|virtual|uss)|(total|used|free)_(visible_)?(vram|gtt)) \(mb\)", re.I
+)
 _SYSSTAT_KIB = re.compile(r"kb[a-z]+")
 
 
@@ -354,8 +359,9 @@ def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:
 
 
 def _level(name: str) -> Meaning:
-    if name.strip().lower() in _PSRECORD:
-        return Meaning(Role.LEVEL, Unit.BYTES, _MIB, note=f"{name} is read in MiB, as psrecord has")
+    if _BINARY_MB.fullmatch(unlabelled(name).strip()):
+        said = f"{name} is read in MiB, as psrecord and amd-smi mean it"
+        return Meaning(Role.LEVEL, Unit.BYTES, _MIB, note=said)
     if _SYSSTAT_KIB.fullmatch(name):
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB)
     word = unit_word(name)

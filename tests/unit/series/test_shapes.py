@@ -75,6 +75,9 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "uptime and ps": (lambda i: f" {at(i):%H:%M:%S} up 10 days,  3:22,  1 user,  load average: 0.00, 0.01, 0.05\n  PID   RSS COMMAND\n 1234 {500000 + 1000 * i} python3 a.py", {"RSS": "58.6"}),
     "a date and bytes around a billion": (lambda i: f"{at(i):%Y-%m-%d %H:%M:%S}\n{900 * 2**20 + 2**20 * i}", {"memory": "60.0"}),
     "pmrep": (lambda i: ("   p.p.rss\n     Kbyte\n" if i == 0 else "") + f"{at(i):%H:%M:%S}  {1024 * (1000 + i)}", {"p.p.rss (Kbyte)": "60.0"}),
+    "amd-smi monitor": (lambda i: ("TIMESTAMP  GPU  POWER  VRAM_USED  VRAM_TOTAL\n" if i == 0 else "") + f"{at(i).timestamp():.0f}  0  140 W  {2000 + i} MB  196592 MB", {"VRAM_USED": "60.0"}),
+    "amd-smi, CSV": (lambda i: ("timestamp,gpu,total_vram,used_vram\n" if i == 0 else "") + f"{at(i).timestamp():.0f},0,196592,{2000 + i}", {"used_vram": "60.0"}),
+    "amd-smi, JSON": (lambda i: json.dumps({"timestamp": at(i).timestamp(), "total_vram": {"value": 196592, "unit": "MB"}, "used_vram": {"value": 2000 + i, "unit": "MB"}}), {"used_vram": "60.0"}),
     "units below the names": (lambda i: ("Time;RSS;Heap\nmin;MiB;-\n" if i == 0 else "") + f"{i};{1000 + i};5", {"RSS (MiB)": "60.0"}),
     "units below the names, blanks": (lambda i: ("elapsed   rss\n    [h]  [KiB]\n" if i == 0 else "") + f"{i / 60:.4f} {1024 * (1000 + i)}", {"rss (KiB)": "60.0"}),
     "hosts above the names": (lambda i: (",web,web,db,db\nTime,rss_mib,fds,rss_mib,fds\n" if i == 0 else "") + f"{60 * i},{1000 + i},4,{2000},5", {"web rss_mib": "60.0"}),
@@ -94,6 +97,8 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
+    "watch and ps": (lambda i: f"Every 60.0s: ps -o rss= -p 42      h: Thu Nov 19 21:30:00 2026\n\n{500001 + 1000 * i}", {"RSS": "58.6"}),
+    "systemd-cgtop": (lambda i: ("Control Group              Tasks   %CPU   Memory  Input/s Output/s\n" if i == 0 else "") + f"system.slice/a.service        12    1.5  {500 + i}.0M        -        -", {"Memory": "60.0"}),
     "docker as JSON": (lambda i: "\n".join(json.dumps({"MemUsage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "Name": n, "PIDs": "8"}) for n in "ab"), {'MemUsage{Name="a"}': "60.0"}),
     "docker, name and memory": (lambda i: f"web,{100 + i}MiB / 7.6GiB\ndb,200MiB / 7.6GiB", {'memory{name="web"}': "60.0"}),
     "docker, timed": (lambda i: f"$ time docker stats --no-stream\nCONTAINER ID        NAME       CPU %     MEM USAGE / LIMIT     MEM %\nd79d70c61f08        zen_tu     27.82%    {1000 + i}MiB / 3.855GiB   95.69%\n\nreal\t0m30.798s\nuser\t0m0.045s", {"MEM USAGE / LIMIT": "60.0"}),

@@ -22,6 +22,8 @@ from hybridbench.series.units import Role, counts_so_far, meaning_of, parse_unit
         ("allocated_bytes.all.current", 1.0),
         ("dotnet.process.memory.working_set (By)", 1.0),
         ("avg(mem_mib)", 2.0**20),
+        ("dotnet.gc.heap.size (By)[gc.heap.generation=gen2]", 1.0),
+        ("USED_VRAM (MB)", 2.0**20),
         ("kbanonpg", 1024.0),
         ("Available MBytes", 2.0**20),
         ("system/gpu_0_memory_usage_megabytes", 1e6),
