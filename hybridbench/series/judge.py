@@ -54,6 +54,10 @@ _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
 )
+_NO_STEADY_START = (
+    "no start of steady state was given (--steady-at): the first tenth counts as warm-up, and "
+    "growth is called a leak only after 45m"
+)
 _UNREAD_MAX = 3
 # No process has less, or more KiB; resident memory is whole pages.
 _PROCESS_BYTES, _PROCESS_KIB, _PAGE = 2**23, 2**27, 4096
@@ -63,31 +67,18 @@ _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """The caller's choices, as given on the command line.
+    """The caller's choices, as given on the command line."""
 
-    Args:
-        metrics: ``NAME`` or ``NAME:unit``; empty for every level.
-        works: names of cumulative counters; empty to detect them.
-        unit: for columns that give none.
-        thresholds: ``NAME<200MiB/h``.
-        steady_at: a time in the file, or a duration after its start.
-        lower_is_worse: columns that must not fall.
-        time_column: the column that holds the times, if its name does not show it.
-        interval_s: time between two samples, for a file without times.
-        never_restarted: treat every fall as part of a sawtooth.
-        only: judge only the columns of ``thresholds`` and ``metrics``.
-    """
-
-    metrics: Sequence[str] = ()
-    works: Sequence[str] = ()
-    unit: str | None = None
-    thresholds: Sequence[str] = ()
-    steady_at: str | None = None
-    lower_is_worse: Sequence[str] = ()
-    time_column: str | None = None
-    interval_s: float | None = None
-    never_restarted: bool = False
-    only: bool = False
+    metrics: Sequence[str] = ()  # ``NAME`` or ``NAME:unit``; empty for every level
+    works: Sequence[str] = ()  # names of cumulative counters; empty to detect them
+    unit: str | None = None  # for columns that give none
+    thresholds: Sequence[str] = ()  # ``NAME<200MiB/h``
+    steady_at: str | None = None  # a time in the file, or a duration after its start
+    lower_is_worse: Sequence[str] = ()  # columns that must not fall
+    time_column: str | None = None  # the column that holds the times, if its name does not show it
+    interval_s: float | None = None  # time between two samples, for a file without times
+    never_restarted: bool = False  # treat every fall as part of a sawtooth
+    only: bool = False  # judge only the columns of ``thresholds`` and ``metrics``
 
 
 @dataclass(frozen=True)
@@ -256,13 +247,9 @@ class _JudgedFile:
         yield from self._cache_note(judged)
         yield from self._unread()
         if self.options.steady_at is None:
-            yield (
-                "no start of steady state was given (--steady-at): the first tenth counts as "
-                "warm-up, and growth is called a leak only after 45m"
-            )
+            yield _NO_STEADY_START
         if question.works:
-            names = ", ".join(work.name for work in question.works[:2])
-            yield f"work done is read from {names}"
+            yield f"work done is read from {', '.join(w.name for w in question.works[:2])}"
         if question.loads:
             names = ", ".join(load.name for load in question.loads)
             yield f"the effect of requests in flight ({names}) is subtracted"
@@ -272,11 +259,11 @@ class _JudgedFile:
     def _find(self, option: str, name: str) -> _Column:
         """Find the column called ``name``: exact, or ignoring case, labels and unit."""
         columns, folded = self.file.columns, name.casefold()
-        same = [c for c in columns if c.name == name][:1] or [
-            c
-            for c in columns
-            if folded in (n.casefold() for n in (c.name, unlabelled(c.name), bare_name(c.name)))
+        forms = [
+            {n.casefold() for n in (c.name, unlabelled(c.name), bare_name(c.name))} for c in columns
         ]
+        alike = [c for c, names in zip(columns, forms, strict=True) if folded in names]
+        same = [c for c in columns if c.name == name][:1] or alike
         if len(same) > 1:
             raise UsageError(
                 f"{name}: {len(same)} series of {self.file.source} have that name, the "

@@ -14,23 +14,18 @@ from enum import StrEnum
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import Check, Kind, Unit, spec_of
 
-_KIB, _MIB, _GIB, _TIB = (float(2 ** (10 * power)) for power in (1, 2, 3, 4))
+_KIB, _MIB = 2.0**10, 2.0**20
 
-# For units that a person wrote: decimal and binary prefixes have their exact meaning.
+# For units that a person wrote: decimal and binary prefixes have their exact meaning.  Kubernetes
+# omits the B; PRTG, PCP and Windows write kbyte for a power of 2; the French write octets.
+_ENDS = {1000.0: ("b", "o"), 1024.0: ("ib", "i", "byte", "bytes")}
 BYTE_FACTORS: Mapping[str, float] = {
-    "b": 1.0, "byte": 1.0, "bytes": 1.0,
-    "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-    "kib": _KIB, "mib": _MIB, "gib": _GIB, "tib": _TIB,
-    # Kubernetes omits the B.
-    "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
-    # OpenTelemetry.
-    "by": 1.0, "kiby": _KIB, "miby": _MIB,
+    **{f"{prefix}{end}": base**power for power, prefix in enumerate("kmgt", 1)
+       for base, ends in _ENDS.items() for end in ends},
+    **dict.fromkeys(("b", "byte", "bytes", "by", "o", "octets"), 1.0),
+    # OpenTelemetry; MLflow.
+    "kiby": _KIB, "miby": _MIB, "kilobytes": 1e3, "megabytes": 1e6, "gigabytes": 1e9,
     "page": 4096.0, "pages": 4096.0,
-    # PRTG and PCP write these for powers of 2.
-    "kbyte": _KIB, "mbyte": _MIB, "gbyte": _GIB,
-    # Windows; MLflow; octets, in French.
-    "kbytes": _KIB, "mbytes": _MIB, "kilobytes": 1e3, "megabytes": 1e6, "gigabytes": 1e9,
-    "o": 1.0, "ko": 1e3, "mo": 1e6, "go": 1e9, "octets": 1.0,
 }  # fmt: skip
 # Units that tools print without decimals.
 WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
