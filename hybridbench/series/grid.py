@@ -44,6 +44,7 @@ from hybridbench.series.units import (
     BYTE_FACTORS,
     PROCESS_ID,
     WHOLE_UNITS,
+    Role,
     is_memory,
     kilobyte_of,
     meaning_of,
@@ -341,7 +342,9 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
 
 def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
     """Refuse memory, or numbers in a file without any, that alternates between several levels."""
-    numbers = [column for column in found if not column.is_text]
+    # The eden of a Java heap takes turns, and is not judged.
+    judged = [column for column in found if meaning_of(column.name).role is not Role.SHOWN]
+    numbers = [column for column in judged if not column.is_text]
     # Swap that is always 0 tells nothing of the memory beside it.
     changing = [column for column in numbers if np.unique(column.value).size > 1]
     memory = [column for column in changing if _is_memory(column)]

@@ -97,6 +97,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
+    "jstat, eden in turn": (lambda i: ("EU OU YGC FGC GCT\n" if i == 0 else "") + f"{i * 37 % 300 * 1024}.0 {200000 + 1024 * i}.0 {3 * i} {i // 24} 1.3", {"OU": "60.0"}),
     "watch and ps": (lambda i: f"Every 60.0s: ps -o rss= -p 42      h: Thu Nov 19 21:30:00 2026\n\n{500001 + 1000 * i}", {"RSS": "58.6"}),
     "systemd-cgtop": (lambda i: ("Control Group              Tasks   %CPU   Memory  Input/s Output/s\n" if i == 0 else "") + f"system.slice/a.service        12    1.5  {500 + i}.0M        -        -", {"Memory": "60.0"}),
     "docker as JSON": (lambda i: "\n".join(json.dumps({"MemUsage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "Name": n, "PIDs": "8"}) for n in "ab"), {'MemUsage{Name="a"}': "60.0"}),
