@@ -6,16 +6,17 @@ held once after every step and every one free at the end; or an engine refuses i
 Each cell runs briefly with a digest for a model (tests/digest_model.py), and those that launch
 ahead of guesses, whose chains and track buffers a real model's kernels fill, with a real one; at
 length (``make test-deep``) every cell has a real one.  It computes in float64, where rounding that
-depends on a batch's shape turns no token.
+depends on a batch's shape turns no token.  ``make test`` runs as many cells as bring every three
+properties together once.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -128,6 +129,28 @@ DISTINCT = [
     if cell.cache in ("MambaRadixCache", "UnifiedRadixCache")
     or cell.strategy == first_legal_strategy(cell)
 ]
+
+
+def triples_of(cell: Cell) -> set[tuple[tuple[int, Any], ...]]:
+    """Every three of its properties."""
+    return set(combinations(enumerate(astuple(cell)), 3))
+
+
+def covering(cells: list[Cell]) -> list[Cell]:
+    """Few of ``cells``, which have all the triples of all of them; the greedy choice."""
+    missing = set().union(*map(triples_of, cells))
+    few: list[Cell] = []
+    while missing:
+        few.append(max(cells, key=lambda cell: len(triples_of(cell) & missing)))
+        missing -= triples_of(few[-1])
+    return few
+
+
+FEW = covering(DISTINCT)
+SHORT = [
+    pytest.param(cell, id=str(cell), marks=() if cell in FEW else pytest.mark.slow)
+    for cell in DISTINCT
+]
 # Every legal cell for long, and those that are engines of their own with several programs.
 LONG = [(cell, seed) for cell in LEGAL for seed in range(6000, 6005 if cell in DISTINCT else 6001)]
 
@@ -202,7 +225,7 @@ def assert_law(cell: Cell, seed: int, actions: int, *, is_real: bool) -> None:
         assert seen[event] > 0, (event, seen)
 
 
-@pytest.mark.parametrize("cell", DISTINCT, ids=str)
+@pytest.mark.parametrize("cell", SHORT)
 def test_a_legal_cell_gives_the_tokens_of_the_engine_without_reuse(cell: Cell) -> None:
     is_ahead_of_guesses = cell.overlap and cell.drafts
 
