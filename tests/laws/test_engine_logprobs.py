@@ -105,11 +105,13 @@ def check(program: SessionProgram, ends: dict[str, EngineEvent], plain: Plain, e
     return compared
 
 
+@pytest.mark.parametrize("share", [2, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ahead", MET)
-def test_logprobs_are_those_of_an_engine_that_shares_nothing(ahead: str) -> None:
+def test_logprobs_are_those_of_an_engine_that_shares_nothing(ahead: str, share: int) -> None:
     plain = Plain(DigestModel(NANO_MODEL))
     seen: Counter[str] = Counter()
-    for seed, name in enumerate(HYBRID):
+    # Every second engine, each way of running ahead the other ones than its neighbour; or all.
+    for seed, name in list(enumerate(HYBRID))[list(MET).index(ahead) % share :: share]:
         program = hybrid_program(name, seed, **AHEAD.get(ahead, {}))
         ends = ask(program)
 
@@ -118,7 +120,7 @@ def test_logprobs_are_those_of_an_engine_that_shares_nothing(ahead: str) -> None
         seen["compared"] += check(program, ends, plain, exact=0.0)
         seen.update(program.engine.counters.as_dict())
 
-    assert seen["compared"] > 500
+    assert seen["compared"] > 500 // share
     events = ("prefill_chunks", "session_turns", "retracts", "abort_decode", "prefix_hits")
     for event in (*events, *MET[ahead]):
         assert seen[event] > 0, (event, seen)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
@@ -107,14 +109,14 @@ def is_met(seen: Counter[str], page_size: int) -> bool:
     return all(seen[event] >= count for event, count in WANTED[page_size].items())
 
 
-@pytest.mark.parametrize(("page_size", "buffer"), WORLDS)
-def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
-    page_size: int, buffer: str
-) -> None:
+def assert_law(page_size: int, pairs: Sequence[tuple[str, str]]) -> None:
+    """Of one program for each squeeze and buffer, and of further ones while ``WANTED`` is not met.
+
+    The buffers of ``pairs`` have to do what they are for.
+    """
     seen: Counter[str] = Counter()
-    # One of each, and a second one while the counts below are not reached.
-    for seed, name in enumerate(names_of(page_size) * 2):
-        if seed >= len(names_of(page_size)) and is_met(seen, page_size):
+    for seed, (name, buffer) in enumerate([*pairs, *pairs]):
+        if seed >= len(pairs) and is_met(seen, page_size):
             break
         program = make_program(page_size, name, buffer, seed)
         try:
@@ -128,9 +130,28 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
         seen.update(program.engine.counters.as_dict())
     assert is_met(seen, page_size), seen
     events = ["refusals", "prefill_chunks", "abort_queued", "abort_decode", "disconnects"]
-    events += {"drafts": ["drafts_accepted"], "two": ["surplus_steps"]}.get(buffer, [])
+    for _, buffer in pairs:
+        events += {"drafts": ["drafts_accepted"], "two": ["surplus_steps"]}.get(buffer, [])
     for event in events:
         assert seen[event] > 0, (event, seen)
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_every_squeeze_and_every_buffer_gives_the_tokens_of_the_engine_without_reuse(
+    page_size: int,
+) -> None:
+    names, buffers = names_of(page_size), list(BUFFERS)
+    count = max(len(names), len(buffers))
+
+    assert_law(page_size, list(islice(zip(cycle(names), cycle(buffers), strict=False), count)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page_size", "buffer"), WORLDS)
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
+    page_size: int, buffer: str
+) -> None:
+    assert_law(page_size, [(name, buffer) for name in names_of(page_size)])
 
 
 class TrackingEngineMachine(EngineMachine):
