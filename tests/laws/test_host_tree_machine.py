@@ -221,8 +221,9 @@ TREES: dict[str, tuple[Callable[[HostTierSetup], HostTree], int]] = {
 }
 
 
+@pytest.mark.parametrize("steps", [300, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tree", TREES)
-def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str) -> None:
+def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str, steps: int) -> None:
     build, unit = TREES[tree]
     seen: Counter[str] = Counter()
 
@@ -231,7 +232,7 @@ def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str) -> None:
             pages=24, states=6, write_policy=policy, delays=(0, 3, 1), failing=(7).__eq__
         )
         world = make_world(build(setup))
-        play(world, seed, unit=unit)
+        play(world, seed, steps, unit)
         seen.update(world.tree.cache.events.as_dict())
         seen["failures"] += world.tree.cache.cache_controller.failures
         seen["late_acks"] += world.tree.cache.cache_controller.late_acks

@@ -61,11 +61,13 @@ BUFFERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 PAGE_SIZES = (1, 16, 64)
 MOST_SEEDS = 6
-# `make test` runs one program of each kind, `make test-deep` further ones of the same kind; either
-# runs more while one of the events that were asked for has not been met.
+# `make test` runs one short program of each kind, `make test-deep` several longer ones; either runs
+# more while one of the events that were asked for has not been met.
 several_seeds = pytest.mark.parametrize(
     "seeds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["one seed", "three seeds"]
 )
+# How long each program is.
+ACTIONS = {1: 200, 3: 350}
 # Steps that run ahead of results, and steps that give several tokens.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},
@@ -148,7 +150,7 @@ def test_hybrid_sessions_give_the_tokens_of_one_long_conversation(name: str, see
     programs = ((f"seed {seed}", hybrid_program(name, seed)) for seed in range(MOST_SEEDS))
 
     run_all(
-        programs, 350, least=seeds, events=(
+        programs, ACTIONS[seeds], least=seeds, events=(
             "session_turns", "session_restores", "session_closes", "session_deferred_closes",
             "session_timeouts", "session_abort_decode", "session_rejected_turns",
         ),
@@ -167,7 +169,7 @@ def test_paged_sessions_give_the_tokens_of_one_long_conversation(
 
     run_all(
         programs,
-        350,
+        ACTIONS[seeds],
         least=seeds,
         events=("session_turns", "session_restores", "session_deferred_closes"),
     )
@@ -182,7 +184,7 @@ def test_pressure_reaches_every_way_out_of_a_turn(seeds: int) -> None:
     )
 
     run_all(
-        programs, 350, least=5 * seeds, push_back_share=0.02, events=(
+        programs, ACTIONS[seeds], least=5 * seeds, push_back_share=0.02, events=(
             "session_retracts", "session_evictions", "session_abort_queued",
             "session_abort_prefill", "session_abort_decode", "refusals",
         ),
@@ -200,7 +202,7 @@ def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str, 
     )
 
     seen = run_all(
-        programs, 350, least=seeds, push_back_share=0.02,
+        programs, ACTIONS[seeds], least=seeds, push_back_share=0.02,
         events=[*TURNS_AHEAD, *LEFT_AHEAD[ahead]],
     )  # fmt: skip
 
@@ -223,7 +225,11 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(
     left = [e for e in LEFT_AHEAD[ahead] if page_size == 1 or e != "session_tail_frees"]
 
     seen = run_all(
-        programs, 350, least=2 * seeds, push_back_share=0.02, events=[*TURNS_AHEAD, *left]
+        programs,
+        ACTIONS[seeds],
+        least=2 * seeds,
+        push_back_share=0.02,
+        events=[*TURNS_AHEAD, *left],
     )
 
     if page_size == 1:
@@ -234,14 +240,18 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(
 @pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str, seeds: int) -> None:
+    # One program, or all of both kinds: which kind comes first alternates.
+    kinds = list(TRACKED)
+    if (page_size > 1) == (list(BUFFERS).index(buffer) % 2 > 0):
+        kinds.reverse()
     programs = (
         (f"{name}, seed {seed}", tracked_program(page_size, name, buffer, seed))
         for seed in range(MOST_SEEDS)
-        for name in TRACKED
+        for name in kinds
     )
 
     run_all(
-        programs, 400, least=2 * seeds, events=(
+        programs, ACTIONS[seeds], least=1 if seeds == 1 else 2 * seeds, events=(
             "session_turns", "session_restores", "session_closes", "cow_copies", "track_donations",
         ),
     )  # fmt: skip
@@ -266,7 +276,7 @@ def test_sessions_keep_to_it_with_windows(page_size: int, seeds: int) -> None:
             for seed in range(MOST_SEEDS)
             for ahead in ("neither", "both")
         ),
-        400, least=2 * seeds, push_back_share=0.02,
+        ACTIONS[seeds], least=2 * seeds, push_back_share=0.02,
         events=(*TURNS_AHEAD, "session_closes", "swa_releases", "swa_tombstones"),
     )  # fmt: skip
 
@@ -293,7 +303,7 @@ def test_turns_among_preempted_requests_keep_to_it(tracked: bool, ahead: str, se
 
     run_all(
         ((f"seed {seed}", program(seed)) for seed in range(MOST_SEEDS)),
-        350,
+        ACTIONS[seeds],
         least=seeds,
         push_back_share=0.02,
         events=("preemptions", "session_retracts", "session_restores", "session_closes"),
