@@ -1,7 +1,9 @@
 """The shell commands of the pages: each ends as its page says, or says when it was run by hand.
 
 A page runs in an empty directory, block by block, command by command.  Expected is exit code 0, or
-the N of a comment ``# exit code N``.  A comment of HTML before a block changes that:
+the N of a comment ``# exit code N``.  Commands of ours that only read, and whose output the shell
+takes nowhere, run in this process: most of the time of each would be its imports.  A comment of
+HTML before a block changes what is run:
 
 - ``<!-- test: slow -->``: run by ``make test-deep`` only.
 - ``<!-- run: 2026-11-23, needs Docker -->``: run by hand, on that day or ``never``; why.
@@ -9,6 +11,7 @@ the N of a comment ``# exit code N``.  A comment of HTML before a block changes 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import random
@@ -25,6 +28,7 @@ from pathlib import Path
 import pytest
 import typer
 from typer.core import TyperGroup
+from typer.testing import CliRunner
 
 from benchmarks.__main__ import app as benchmarks
 from hybridbench.cli.app import app
@@ -85,6 +89,8 @@ PROGRAMS = {
     "hybridbench": typer.main.get_command(app),
     "python -m benchmarks": typer.main.get_command(benchmarks),
 }
+# What starts processes, or shows what it does while it does it.
+OWN_PROCESS = {"bisect", "compare", "demo", "probe", "selftest", "serve", "soak", "target", "watch"}
 NOT_IN_MAKE_TEST = [
     name for name, blocks in BLOCKS.items() if any(b.slow or b.by_hand for b in blocks)
 ]
@@ -92,21 +98,34 @@ NOT_IN_MAKE_TEST = [
 
 def run(command: str, directory: Path) -> None:
     expected = EXIT_CODE.search(command)
-    ended = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        cwd=directory,
-        env={
-            "PATH": f"{directory / '.venv' / 'bin'}:/usr/bin:/bin",
-            "HOME": str(directory),
-            "LANG": "C.UTF-8",
-            "COLUMNS": "100",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == int(expected[1] if expected else 0), (
-        f"{command}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+    environment = {
+        "PATH": f"{directory / '.venv' / 'bin'}:/usr/bin:/bin",
+        "HOME": str(directory),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "100",
+    }
+    words = shlex.split(command, comments=True)
+    if is_plain(words):
+        with contextlib.chdir(directory):
+            called = CliRunner().invoke(app, words[1:], env=environment)
+        code, said = called.exit_code, f"{called.output}{called.exception!r}"
+    else:
+        ended = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=directory, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        code, said = ended.returncode, f"{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+    assert code == int(expected[1] if expected else 0), f"{command}\n{said[-4000:]}"
+
+
+def is_plain(words: list[str]) -> bool:
+    """Whether a command is one of ours, alone, that reads what is there and ends."""
+    program, command = Path(words[0]).name, words[1] if words[1:] else ""
+    return (
+        program == "hybridbench"
+        and command not in OWN_PROCESS
+        and words[1:3] != ["nightly", "run"]
+        and not {">", "|", "&&", "&"} & set(words)
     )
 
 
