@@ -126,20 +126,26 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_it_has(tmp_path: Path
     assert evidence == {name: (run / name).read_bytes() for name in evidence}
 
 
-def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_nothing(
-    tmp_path: Path,
-) -> None:
+def soak_with_a_bad_row(folder: Path) -> tuple[subprocess.CompletedProcess[str], Path, Path]:
+    """A soak that replays a trace with a damaged last row, the directory of its run, the trace."""
     rows = [
         {"timestamp": 60 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
         for i in range(100)
     ]
-    trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
+    trace, store = folder / "bad.jsonl", folder / "store"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad row\n")
     soak = hybridbench(
         "soak", *SHORT, "--store", store, "--trace", trace, "--length-scale", "1/32"
     )  # fmt: skip
-
     (run,) = store.iterdir()
+    return soak, run, trace
+
+
+def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    soak, run, trace = soak_with_a_bad_row(tmp_path)
+
     verdict = json.loads((run / "verdict.json").read_text())
     assert soak.returncode == 16
     assert "Traceback" not in soak.stderr
@@ -147,9 +153,13 @@ def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_noth
     assert len(read_run(run).series["rss_bytes"]) > 10
     assert (run / "report.html").exists()
     assert not (run / "run.lock").exists()
+
+
+@pytest.mark.slow
+def test_a_resumed_run_meets_the_same_bad_row_and_loses_nothing_either(tmp_path: Path) -> None:
+    _, run, _ = soak_with_a_bad_row(tmp_path)
     before = {name: (run / name).read_bytes() for name in ("samples.jsonl", "events.jsonl")}
 
-    # The rest of the run meets the same row: what it recorded until then stays as well.
     again = hybridbench("soak", "--resume", run, "--ui", "none")
 
     assert again.returncode == 16

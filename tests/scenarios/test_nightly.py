@@ -114,6 +114,7 @@ def run_second_cell_as_slurm_does(plan: Path) -> int:
     return ended.returncode
 
 
+@pytest.mark.slow
 def test_a_night_in_pieces_one_of_which_is_killed_is_one_night_and_a_lost_cell_is_missing(
     plan: Path, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.soak import run_soak
 from hybridbench.sampling.allocations import is_installed
-from tests.scenarios.one_soak import CALM, OVERRIDES, short_plan
+from tests.scenarios.one_soak import CALM, OVERRIDES, UNCHECKED, short_plan
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0
@@ -159,6 +159,7 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
     assert manifest.malloc["MALLOC_ARENA_MAX"] == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]")
 def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: Path) -> None:
     plan = short_plan(tmp_path, 10.0, defects=("lru-reference-cycle",))
@@ -214,7 +215,10 @@ def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
 
 def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-hang", "time.sleep(3600)")
-    plan = short_plan(tmp_path / "store", 600.0, defects=defects, watchdog_s=5.0)
+    overrides = {**OVERRIDES, **UNCHECKED}
+    plan = short_plan(
+        tmp_path / "store", 600.0, defects=defects, watchdog_s=5.0, overrides=overrides
+    )
     outcome = run_soak(plan)
     record = read_run(outcome.run_dir)
     (crash,) = record.all_events(Crash)
@@ -229,7 +233,8 @@ def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> No
 
 def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-raise", 'raise LookupError("the pool is gone")')
-    outcome = run_soak(short_plan(tmp_path / "store", 600.0, defects=defects))
+    overrides = {**OVERRIDES, **UNCHECKED}
+    outcome = run_soak(short_plan(tmp_path / "store", 600.0, defects=defects, overrides=overrides))
     (crash,) = read_run(outcome.run_dir).all_events(Crash)
 
     assert outcome.crashed
