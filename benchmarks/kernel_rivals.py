@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
 from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
@@ -67,6 +66,9 @@ def _decode(
 def _extend(
     q: Tensor, keys: Tensor, values: Tensor, plan: ExtendPlan, _: None
 ) -> Callable[[], Tensor]:
+    # Here, not above: it loads torch._dynamo, which takes seconds.
+    from torch.nn.attention.bias import causal_lower_right
+
     requests = []
     for first, count, prefix, start in plan.spans:
         slots = torch.from_numpy(plan.kv_indices[start : start + prefix + count]).to(q.device)
