@@ -53,7 +53,7 @@ def _program(folder: Path, text: str) -> str:
         (Case("states", 1, unified=True), "UnifiedRadixCache"),
         pytest.param(Case("full", 16), "RadixCache", marks=pytest.mark.slow),
         pytest.param(Case("windows", 16), "SWARadixCache", marks=pytest.mark.slow),
-        (Case("windows", 1, unified=True), "UnifiedRadixCache"),
+        pytest.param(Case("windows", 1, unified=True), "UnifiedRadixCache", marks=pytest.mark.slow),
     ],
     ids=str,
 )

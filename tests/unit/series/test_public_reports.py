@@ -23,7 +23,12 @@ PUBLIC = Path(__file__).parent / "public"
 def cases() -> list[Any]:
     with (PUBLIC / "cases.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [pytest.param(row, id=row["id"]) for row in rows]
+    # A soak that is only shown starts a worker all the same.
+    slow = [pytest.mark.slow]
+    return [
+        pytest.param(row, id=row["id"], marks=slow if "soak" in (row["command"] or "") else ())
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("case", cases())

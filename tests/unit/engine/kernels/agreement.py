@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -138,6 +138,16 @@ def plan_on(plan: ChunkPlan, device: torch.device) -> ChunkPlan:
     """The same with its index tensors on ``device``."""
     rows = {name: getattr(plan, name).to(device) for name in ("order", "conv_rows", "gate_rows")}
     return replace(plan, **rows, output_rows=plan.output_rows.to(device))
+
+
+def some_first(mutants: Sequence[tuple[str, str]], ids: Sequence[str]) -> list[Any]:
+    """Mutants for a test: those after the third are for ``make test-deep``, as each runs a kernel
+    in Triton's interpreter.
+    """
+    return [
+        pytest.param(*pair, id=name, marks=() if number < 3 else pytest.mark.slow)
+        for number, (pair, name) in enumerate(zip(mutants, ids, strict=True))
+    ]
 
 
 def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
