@@ -30,6 +30,8 @@ from hybridbench.rundir.layout import REPORT_MARKDOWN
 from hybridbench.rundir.reader import read_run
 
 PROGRAMS = Path(__file__).parent / "watched"
+# A server that answers at once would have its clients ask hundreds of times a second.
+UNHURRIED = ("--first-s", "0.5")
 
 
 @dataclass
@@ -249,7 +251,7 @@ def test_malformed_requests_that_a_server_fails_at_are_counted_by_what_is_wrong(
 ) -> None:
     """The server refuses all but what is no JSON, at which it has a bug."""
     bad_input = "bad_input={malformed: 0.5, large: 0.1}"
-    run = soak_server(tmp_path, "30s", "--fault", "bad-json-500", aborts=bad_input)
+    run = soak_server(tmp_path, "30s", "--fault", "bad-json-500", *UNHURRIED, aborts=bad_input)
 
     assert run.code != ExitCode.CRASHED
     record = read_run(run.run_dir)
@@ -312,7 +314,8 @@ def test_a_server_that_dies_is_started_again_and_the_request_that_ended_it_is_fo
 def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(
     tmp_path: Path,
 ) -> None:
-    run = soak_server(tmp_path, "30s", "--fault", "ghosts", aborts="aborts={decode: 0.3}")
+    aborts = "aborts={decode: 0.3}"
+    run = soak_server(tmp_path, "30s", "--fault", "ghosts", *UNHURRIED, aborts=aborts)
 
     assert run.code == ExitCode.LEAK
     assert "in flight by the server's own gauges" in run.verdict["headline"]
@@ -323,7 +326,7 @@ def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(
 def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path: Path) -> None:
     """One of ten answers is that to another prompt; no process of the server is named."""
     port = free_port()
-    fault = ("--owner", "vllm", "--fault", "swaps", "--first-s", "0.005", "--gap-s", "0.001")
+    fault = ("--owner", "vllm", "--fault", "swaps", "--first-s", "0.1")
     server = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "openai_server.py"), str(port), *fault]
     )
