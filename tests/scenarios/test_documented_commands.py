@@ -197,7 +197,7 @@ def parse(command: str) -> None:
     program = next(name for name in PROGRAMS if command.removeprefix(".venv/bin/").startswith(name))
     parser = PROGRAMS[program]
     words = shlex.split(command.removeprefix(".venv/bin/").removeprefix(program), comments=True)
-    words = words[: next((i for i, word in enumerate(words) if word in {">", "|"}), None)]
+    words = words[: next((i for i, word in enumerate(words) if word in {">", "|", "&&"}), None)]
     while isinstance(parser, TyperGroup):
         parser = parser.commands[words.pop(0)]
 
