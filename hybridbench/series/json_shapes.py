@@ -127,6 +127,10 @@ def _series_in(node: object) -> Iterator[_Series]:
         yield from _series_in(below)
     if not isinstance(node, dict) or rows_below_heading(node):
         return
+    described = list(_described(node))
+    if described:
+        yield from described
+        return
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = {"value": [value]} if of_metric and isinstance(value, list) else node
@@ -149,6 +153,44 @@ def _series_in(node: object) -> Iterator[_Series]:
                 yield _labels(node, key if len(tables) > 1 else ""), list(map(str, times)), values
     for below in () if found else node.values():
         yield from _series_in(below)
+
+
+def _described(node: Object) -> Iterator[_Series]:
+    """Yield the columns that a list of objects beside them describes, one object for each.
+
+    Grafana's data frames describe the times as well; Datadog's second API does not.
+    """
+    schema, data = node.get("schema"), node.get("data")
+    if isinstance(schema, dict) and isinstance(data, dict):
+        each, columns = schema.get("fields"), data.get("values")
+    else:
+        each, columns = node.get("series"), node.get("values")
+        if isinstance(each, list) and isinstance(columns, list):
+            each, columns = [{}, *each], [node.get("times"), *columns]
+    if not isinstance(each, list) or not isinstance(columns, list) or len(each) != len(columns):
+        return
+    pairs = [two for two in zip(each, columns, strict=True) if is_column(two[1])]
+    dated = [column for _, column in pairs if all(map(is_time, column))]
+    times = min(dated, key=_unevenness, default=())
+    for one, column in pairs:
+        if isinstance(one, dict) and column is not times and len(column) == len(times):
+            values = ["nan" if number is None else str(number) for number in column]
+            yield _description(one), list(map(str, times)), values
+
+
+def _description(one: Object) -> dict[str, str]:
+    """The labels of a described column, its name and unit among them."""
+    of_labels, config, tags = one.get("labels"), one.get("config"), one.get("group_tags")
+    found = {str(k): str(v) for k, v in of_labels.items()} if isinstance(of_labels, dict) else {}
+    name, unit = found.get("__name__") or one.get("name") or "value", _unit(one)
+    if isinstance(config, dict):
+        unit = unit or heading_unit(config.get("unit"))
+    for number, tag in enumerate(tags if isinstance(tags, list) else ()):
+        key, colon, value = str(tag).partition(":")
+        found[key if colon else f"tag{number}"] = value if colon else key
+    if is_json_number(one.get("query_index")):
+        found["query"] = str(one["query_index"])
+    return {**found, "__name__": f"{name}{unit}"}
 
 
 def _are_points(points: object, of_metric: bool) -> bool:

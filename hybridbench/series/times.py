@@ -51,7 +51,7 @@ _YEARLESS = re.compile(
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 # Epoch seconds are 1e9..4.2e9 from 2001 to 2103; other numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
-_EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 4.2e9
+_EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 2.0e9
 # date +%Y%m%d%H%M%S
 _COMPACT = re.compile(r"20\d\d[01]\d[0-3]\d[0-2]\d[0-5]\d[0-5]\d")
 _UNIT_WORDS = {

@@ -362,3 +362,35 @@ def test_a_chosen_time_column_may_be_in_a_nested_list(tmp_path: Path) -> None:
     verdict = judged(tmp_path, document, options=JudgeOptions(steady_at="10m", time_column="at:s"))
 
     assert rates(verdict) == {"rss_bytes": "60.0"}
+
+
+def test_a_list_of_objects_describes_the_columns_beside_it(tmp_path: Path) -> None:
+    """Of some gigabytes, as seconds since 1970 are."""
+    both = [(name, [2 * value for value in values]) for name, values in TWO]
+    milliseconds = [1000 * at for at in SECONDS]
+    frames = [
+        {
+            "schema": {
+                "fields": [
+                    {"name": "Time", "type": "time"},
+                    {"name": "Value", "labels": {"__name__": "rss", "pod": name},
+                     "config": {"unit": "bytes"}},
+                ]
+            },
+            "data": {"values": [milliseconds, values]},
+        }
+        for name, values in both
+    ]  # fmt: skip
+    grafana = {"results": {"A": {"status": 200, "frames": frames}}}
+    attributes = {
+        "series": [
+            {"group_tags": [f"host:{name}", "spot"], "query_index": 0, "unit": [{"name": "byte"}]}
+            for name, _ in both
+        ],
+        "times": milliseconds,
+        "values": [values for _, values in both],
+    }
+    datadog = {"data": {"type": "timeseries_response", "attributes": attributes}}
+
+    assert rates(judged(tmp_path, grafana)) == {'rss (bytes){pod="b"}': "120.0"}
+    assert rates(judged(tmp_path, datadog)) == {'value (bytes){host="b"}': "120.0"}
