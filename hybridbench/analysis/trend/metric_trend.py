@@ -415,7 +415,7 @@ def _steps_may_go_on(terms: _Terms, found: Estimate) -> bool:
     Only where no profile says by how much a healthy run may grow.
     """
     risen = sum(terms.rises)
-    if terms.has_limits or terms.record.gates is not None or risen <= terms.least_growth:
+    if terms.has_limits or risen <= terms.least_growth:
         return False
     in_steps = " step" in found.model and float(found.fitted[-1] - found.fitted[0]) > found.growth
     return in_steps and min(terms.rises) >= _STEP_SHARE * risen

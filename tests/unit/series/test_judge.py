@@ -525,3 +525,14 @@ def test_looking_at_names_does_not_grow_with_the_square_of_the_owners(
         return calls
 
     assert calls_for(40) < 5 * calls_for(10)
+
+
+@pytest.mark.parametrize("hours", [3, 4])
+def test_a_step_an_hour_is_not_clean(hours: int, tmp_path: Path) -> None:
+    """Two or three steps are no leak yet, nor are they nothing."""
+    series = made(hours=hours)
+    stepped = replace(series, value=series.value + 60 * MIB * (series.t_s // 3600))
+
+    verdict = judge_file(csv(stepped, tmp_path / "steps.csv"), JudgeOptions())
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
