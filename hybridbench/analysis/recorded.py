@@ -23,6 +23,7 @@ from hybridbench.analysis.trend.reasons import (
     ContainsCache,
     FewDigits,
     FewProcesses,
+    FewSteps,
     Gaps,
     MayCount,
     Unreadable,
@@ -38,6 +39,8 @@ _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
 _GAP_SHARE_NOTED = 0.02
 _GAP_SHARE_MAX = 0.5
+# The trend has up to three steps; these may be those of the last digit.
+_FEW_STEPS = 3.5
 _SHARE_WITHOUT_UNIT = 0.002  # per hour
 _MOST_WORKS = 2
 
@@ -227,7 +230,7 @@ def _doubted(
         (bounded and beyond > 0, Unreadable(samples=beyond, beyond=LARGEST)),
         (bounded and len(falls.possible_s) > 0, FewProcesses(falls=len(falls.possible_s))),
         (bounded and gap_share > _GAP_SHARE_MAX, Gaps(share=gap_share)),
-        (bounded and _rises_coarsely(series, result), FewDigits(step=series.step)),
+        (_rises_coarsely(series, result), FewDigits(step=series.step)),
     )
     for holds, reason in doubts:
         if holds:
@@ -238,15 +241,18 @@ def _doubted(
 
 
 def _rises_coarsely(series: ExternalSeries, result: MetricResult) -> bool:
-    """Return whether the series rose, and a step more would be more than its bound for CLEAN."""
+    """Return whether the series rose so little that its last digit decides: by a few steps of it,
+    or within its bound for CLEAN, which one step more would exceed.
+    """
     value = only_readings(series.between(*result.window_s)).value
-    bound = None if result.why is None else result.why.data.get("bound")
-    hours = (result.window_s[1] - result.window_s[0]) / 3600.0
-    if series.step <= (bound * hours if isinstance(bound, int | float) else 0.0):
-        return False
     tenth = 1 + value.size // 10
     rose = float(np.median(value[-tenth:]) - np.median(value[:tenth]))
-    return rose >= 0.5 * series.step
+    if result.why is not None and result.why.code == FewSteps.code:
+        return 0.0 < rose < _FEW_STEPS * series.step
+    bound = None if result.why is None else result.why.data.get("bound")
+    hours = (result.window_s[1] - result.window_s[0]) / 3600.0
+    within = series.step <= (bound * hours if isinstance(bound, int | float) else 0.0)
+    return result.outcome == "CLEAN" and not within and rose >= 0.5 * series.step
 
 
 def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:
