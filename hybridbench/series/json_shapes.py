@@ -143,14 +143,9 @@ def _series_in(node: object) -> Iterator[_Series]:
         tables = [("", table) for table in (plain, *frames)]
     found = False
     for key, table in tables:
-        # Byte counts may look like epoch seconds, but they rise less evenly.
-        dated = [column for column in table if all(map(is_time, column))]
-        times = min(dated or table[: int(of_metric)], key=_unevenness, default=())
-        for column in table:
-            if column is not times and len(column) == len(times):
-                found = True
-                values = ["nan" if number is None else str(number) for number in column]
-                yield _labels(node, key if len(tables) > 1 else ""), list(map(str, times)), values
+        for _, times, values in _timed(table, first_is_time=of_metric):
+            found = True
+            yield _labels(node, key if len(tables) > 1 else ""), times, values
     for below in () if found else node.values():
         yield from _series_in(below)
 
@@ -169,13 +164,26 @@ def _described(node: Object) -> Iterator[_Series]:
             each, columns = [{}, *each], [node.get("times"), *columns]
     if not isinstance(each, list) or not isinstance(columns, list) or len(each) != len(columns):
         return
-    pairs = [two for two in zip(each, columns, strict=True) if is_column(two[1])]
-    dated = [column for _, column in pairs if all(map(is_time, column))]
-    times = min(dated, key=_unevenness, default=())
-    for one, column in pairs:
-        if isinstance(one, dict) and column is not times and len(column) == len(times):
+    pairs = [
+        (one, column)
+        for one, column in zip(each, columns, strict=True)
+        if isinstance(one, dict) and is_column(column)
+    ]
+    for at, times, values in _timed([column for _, column in pairs]):
+        yield _description(pairs[at][0]), times, values
+
+
+def _timed(
+    table: Sequence[Sequence[object]], *, first_is_time: bool = False
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield each column that is as long as the times: its position, the times and its values."""
+    # Byte counts may look like epoch seconds, but they rise less evenly.
+    dated = [column for column in table if all(map(is_time, column))]
+    times = min(dated or table[: int(first_is_time)], key=_unevenness, default=())
+    for at, column in enumerate(table):
+        if column is not times and len(column) == len(times):
             values = ["nan" if number is None else str(number) for number in column]
-            yield _description(one), list(map(str, times)), values
+            yield at, list(map(str, times)), values
 
 
 def _description(one: Object) -> dict[str, str]:

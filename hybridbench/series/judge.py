@@ -67,18 +67,31 @@ _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """The caller's choices, as given on the command line."""
+    """The caller's choices, as given on the command line.
 
-    metrics: Sequence[str] = ()  # ``NAME`` or ``NAME:unit``; empty for every level
-    works: Sequence[str] = ()  # names of cumulative counters; empty to detect them
-    unit: str | None = None  # for columns that give none
-    thresholds: Sequence[str] = ()  # ``NAME<200MiB/h``
-    steady_at: str | None = None  # a time in the file, or a duration after its start
-    lower_is_worse: Sequence[str] = ()  # columns that must not fall
-    time_column: str | None = None  # the column that holds the times, if its name does not show it
-    interval_s: float | None = None  # time between two samples, for a file without times
-    never_restarted: bool = False  # treat every fall as part of a sawtooth
-    only: bool = False  # judge only the columns of ``thresholds`` and ``metrics``
+    Args:
+        metrics: ``NAME`` or ``NAME:unit``; empty for every level.
+        works: names of cumulative counters; empty to detect them.
+        unit: for columns that give none.
+        thresholds: ``NAME<200MiB/h``.
+        steady_at: a time in the file, or a duration after its start.
+        lower_is_worse: columns that must not fall.
+        time_column: the column that holds the times, if its name does not show it.
+        interval_s: time between two samples, for a file without times.
+        never_restarted: treat every fall as part of a sawtooth.
+        only: judge only the columns of ``thresholds`` and ``metrics``.
+    """
+
+    metrics: Sequence[str] = ()
+    works: Sequence[str] = ()
+    unit: str | None = None
+    thresholds: Sequence[str] = ()
+    steady_at: str | None = None
+    lower_is_worse: Sequence[str] = ()
+    time_column: str | None = None
+    interval_s: float | None = None
+    never_restarted: bool = False
+    only: bool = False
 
 
 @dataclass(frozen=True)
