@@ -77,7 +77,7 @@ def long_containers(root: object) -> dict[str, int]:
                 if length >= _LONG and where not in _BOUNDED:
                     lengths[where] = max(length, lengths.get(where, 0))
             elif (
-                kind.__module__.startswith(_PACKAGE)
+                _is_ours(kind.__module__)
                 and _PASSING.isdisjoint(base.__name__ for base in kind.__mro__)
                 and kind.__dictoffset__
                 and id(value) not in seen
