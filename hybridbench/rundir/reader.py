@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -36,8 +36,9 @@ from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
 from hybridbench.rundir.manifest import read_manifest
 
-# A counter that ends this long before the samples was withdrawn: others keep their last value.
-_WITHDRAWN_S: Final = 30.0
+# A counter that ends this long, or this many samples, before the others was withdrawn: a page that
+# fails keeps its last values.
+_WITHDRAWN_S, _WITHDRAWN_SAMPLES = 30.0, 3.0
 
 
 def read_run(path: Path) -> RunRecord:
@@ -78,13 +79,14 @@ def read_run(path: Path) -> RunRecord:
     series = columns.series()
     watched = manifest.target.kind == OBSERVED
     if watched:
-        series, events = _without_withdrawn(series, events)
+        after_s = max(_WITHDRAWN_S, _WITHDRAWN_SAMPLES * (manifest.cadence.sample_s or 0.0))
+        series, events = _without_withdrawn(series, events, after_s)
     drivers = observed_drivers(series) if watched else BUNDLED_DRIVERS
     return RunRecord(manifest, series, tuple(events), columns.latencies(), drivers)
 
 
 def _without_withdrawn(
-    series: dict[str, Series], events: list[Event]
+    series: dict[str, Series], events: list[Event], after_s: float
 ) -> tuple[dict[str, Series], list[Event]]:
     """Drop counters that were reported only at first, until several processes were seen to answer
     the page of metrics in turn, each with counts of its own.
@@ -93,7 +95,7 @@ def _without_withdrawn(
     gone = {
         name
         for name, one in series.items()
-        if name.startswith(SCRAPED) and len(one) and end_s - one.t_s[-1] > _WITHDRAWN_S
+        if name.startswith(SCRAPED) and len(one) and end_s - one.t_s[-1] > after_s
     }
     if not gone:
         return series, events

@@ -15,7 +15,13 @@ from hybridbench.foundation.clock import FakeClock
 from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.events import IdleLook, Note, Phase, Steady
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts, manifest_from_json
+from hybridbench.records.manifest import (
+    OBSERVED,
+    Intervals,
+    Manifest,
+    TargetFacts,
+    manifest_from_json,
+)
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter
 
@@ -70,6 +76,18 @@ def test_counters_that_were_withdrawn_are_left_out_of_a_watched_run(tmp_path: Pa
     (look,) = record.all_events(IdleLook)
     assert [*record.series] == [*look.counters] == ["scraped.kept_total"]
     assert record.drivers.works == ("scraped.kept_total",)
+
+
+def test_rare_samples_do_not_withdraw_a_counter(tmp_path: Path) -> None:
+    """The memory at an idle point is a sample without counters."""
+    facts, cadence = TargetFacts(kind=OBSERVED), Intervals(sample_s=60.0)
+    manifest = Manifest(run_id="r1", started_wall_s=1.7e9, target=facts, cadence=cadence)
+    with RunWriter(tmp_path / "run", manifest, FakeClock()) as run:
+        for step in range(5):
+            run.sample(60.0 * step, "observe", {"scraped.kept_total": 5.0 + step})
+        run.sample(285.0, "idle", {"rss_bytes": 1e9})
+
+    assert "scraped.kept_total" in read_run(tmp_path / "run").series
 
 
 def test_latencies_come_back_by_interval_and_bucket(tmp_path: Path) -> None:
