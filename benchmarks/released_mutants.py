@@ -29,7 +29,7 @@ import msgspec
 import typer
 
 from hybridbench.analysis.judge import judge
-from hybridbench.defects.mutants import Candidate, candidates_in, changed_module
+from hybridbench.defects.mutants import COUNTER, Candidate, candidates_in, changed_module
 from hybridbench.foundation.errors import UsageError
 from hybridbench.records.events import Steady
 from hybridbench.records.verdict import VerdictKind
@@ -80,7 +80,7 @@ _SUBJECTS = {
 _COUNTER = """
 import os as _os
 _counted = set()
-def _count(slug):
+def {counter}(slug):
     if slug not in _counted:
         _counted.add(slug)
         with open({path!r}, "a") as file:
@@ -266,7 +266,7 @@ def _counting(source: str, path: str, every: Sequence[Candidate], file: Path) ->
     lines = changed.splitlines(keepends=True)
     future = [number for number, line in enumerate(lines) if line.startswith("from __future__")]
     at = future[-1] + 1 if future else 0
-    counter = _COUNTER.format(path=str(file.absolute()))
+    counter = _COUNTER.format(counter=COUNTER, path=str(file.absolute()))
     return "".join([*lines[:at], counter, *lines[at:]])
 
 

@@ -26,6 +26,8 @@ from hybridbench.foundation.errors import UsageError
 PREFIX: Final = "mutant-"
 REACHED: Final = "mutant-reached"
 """Not a mutant: its truth counts how often each candidate is executed."""
+COUNTER: Final = "count_execution_of_mutant"
+"""The function that a counted method calls; no engine's own name may hide it."""
 
 # By path: listing mutants does not import the modules that they change.
 _ENGINE: Final = Path(hybridbench.__file__).parent / "engine"
@@ -110,7 +112,7 @@ def candidates_in(file: str, source: str) -> Iterator[Candidate]:
 
 
 def changed_module(source: str, chosen: Iterable[Candidate], *, counted: bool) -> str:
-    """Return ``source`` without the statements ``chosen``, or with ``_count(SLUG)`` before each."""
+    """Return ``source`` without the statements ``chosen``, or with a ``COUNTER`` call for each."""
     tree = ast.parse(source)
     by_method: dict[tuple[str, str], dict[int, str]] = {}
     for one in chosen:
@@ -207,7 +209,7 @@ def _compiled(
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node = next(m for h, m in _methods(tree) if (h, m.name) == (holder, method))
     _Change(node, {c.place: c.slug for c in chosen}, is_counted).visit(node)
-    make = ast.parse(f"def make(__class__, _count):\n    return {method}").body[0]
+    make = ast.parse(f"def make(__class__, {COUNTER}):\n    return {method}").body[0]
     assert isinstance(make, ast.FunctionDef)
     make.body.insert(0, node)
     module = ast.fix_missing_locations(ast.Module([make], []))
@@ -230,4 +232,4 @@ class _Change(ast.NodeTransformer):
             return node
         if not self._is_counted:
             return ast.Pass()
-        return [ast.parse(f"_count({slug!r})").body[0], node]
+        return [ast.parse(f"{COUNTER}({slug!r})").body[0], node]

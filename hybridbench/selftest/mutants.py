@@ -189,7 +189,7 @@ class MutantTest:
 
         Raises:
             UsageError: the laws are missing here, or one of them fails without a mutant.
-            WorkerFailedError: they did not end.
+            WorkerFailedError: they did not end, or a workload crashes without a mutant.
         """
         for name in (_REACH, _KILLS, _SOAKS):
             _without_torn_line(self._store / name)
@@ -274,6 +274,11 @@ class MutantTest:
             raise UsageError(f": the law {law} fails without any mutant.", option="--mutants")
 
     def _soak_healthy(self, workload: Workload) -> Reach:
+        """Count what it executes.
+
+        Raises:
+            WorkerFailedError: it crashes, so that nothing can be measured on it.
+        """
         store = self._store / "runs" / f"healthy-{'+'.join(workload)}"
         self._soak(REACHED, workload, _REACH_S, store)
         record = _run_in(store)
@@ -283,8 +288,14 @@ class MutantTest:
         before = truth.before_steady.get(REACHED, {})
         counts = {s: n - before.get(s, 0) for s, n in truth.counts.get(REACHED, {}).items()}
         shutil.rmtree(store, ignore_errors=True)
+        verdict = judge(record)
+        if verdict.kind is VerdictKind.CRASHED:
+            raise WorkerFailedError(
+                f"{' '.join(workload)} ends early although no statement was taken out: "
+                f"{verdict.headline}"
+            )
         reached = {slug: count for slug, count in counts.items() if count > 0}
-        return Reach(workload, judge(record).kind.value, reached)
+        return Reach(workload, verdict.kind.value, reached)
 
     def _soak_mutant(self, candidate: Candidate, reach: Mapping[Workload, Reach]) -> Soaked:
         """Soak it on the workloads that execute it, in turn, as long as it is missed."""

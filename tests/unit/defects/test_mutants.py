@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 
 import pytest
 
 from hybridbench.defects.catalog import find_defect
 from hybridbench.defects.inject import injected
-from hybridbench.defects.mutants import KINDS, REACHED, Candidate, candidates, candidates_in
+from hybridbench.defects.mutants import (
+    COUNTER,
+    KINDS,
+    REACHED,
+    Candidate,
+    candidates,
+    candidates_in,
+)
 from hybridbench.engine.memory.owners import FREE, REQ
 from hybridbench.engine.memory.slots import MambaSlotAllocator
 from hybridbench.foundation.errors import UsageError
@@ -114,6 +122,15 @@ def test_executions_are_counted_and_change_nothing() -> None:
 
     assert allocator.available_size() == 3
     assert counting.truth.counts()[free.slug] == 2
+
+
+def test_no_name_of_a_counted_method_hides_the_counter() -> None:
+    counting = find_defect(REACHED)
+
+    for patch in counting.patches:
+        assert callable(patch.replacement)
+        called = inspect.getclosurevars(inspect.unwrap(patch.replacement)).nonlocals[COUNTER]
+        assert called == counting.truth.add, patch.method
 
 
 def test_a_mutant_that_does_not_exist_is_a_usage_error() -> None:

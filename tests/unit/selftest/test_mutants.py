@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hybridbench.defects.mutants import REACHED, Candidate, candidates
-from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.errors import UsageError, WorkerFailedError
 from hybridbench.records.events import Crash, Event, Phase
 from hybridbench.selftest import mutants, recall
 from hybridbench.selftest.mutants import Chosen, Kill, MutantTest, Reach, Soaked
@@ -91,6 +91,17 @@ def test_a_worker_that_dies_before_the_judged_part_is_dead_and_in_it_crashed(
     assert {s.mutant: s.outcome for s in test.measured("").soaked} == test.outcomes
     kept = {path.name for path in (tmp_path / "runs").iterdir()}
     assert kept == {slug for slug, outcome in test.outcomes.items() if outcome == mutants.MISSED}
+
+
+def test_a_workload_that_crashes_without_a_mutant_ends_the_measurement(tmp_path: Path) -> None:
+    class Counting(Fakes):
+        _soak_healthy = MutantTest._soak_healthy
+
+    test = Counting(store_with(tmp_path, []))
+    test.outcomes = {REACHED: mutants.CRASHED}
+
+    with pytest.raises(WorkerFailedError, match="although no statement was taken out"):
+        test.run(Chosen())
 
 
 def test_a_profile_without_compared_answers_is_chosen_only_if_no_other_reaches_it(
