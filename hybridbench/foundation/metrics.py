@@ -58,8 +58,8 @@ class MetricSpec:
     larger of the two applies.  ``margin_per_hour`` is the bound for growth of bytes to be CLEAN if
     nothing else limits it.  ``handles`` change one by one: a few more in a whole run are neither a
     leak nor inconclusive.  ``erratic`` metrics are displayed, but too noisy for thresholds and
-    comparisons; ``on_device`` metrics exist if tensors are on an accelerator, ``foreign`` ones if
-    the target is a third-party program.
+    comparisons; ``on_device`` metrics exist if tensors are on an accelerator, ``foreign`` ones are
+    not expected of our own worker.
     """
 
     name: str
@@ -91,6 +91,9 @@ COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
 HANDLES = ("open_fds", "threads", "children", "zombies")
+
+# A gauge on the metrics page of a server: 1 once it has warmed up.
+STEADY = "hybridbench_steady"
 
 _COSTS = (
     ("evict_ms", "CPU time of an eviction"),

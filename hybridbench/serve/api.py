@@ -160,7 +160,8 @@ class Service:
         """GET /metrics."""
         del request
         reply = await self.link.counters(_COUNTERS_PATIENCE_S)
-        page = render_page(reply, self.link.latencies, self.counts)
+        link = self.link
+        page = render_page(reply, link.latencies, self.counts, is_steady=link.is_steady)
         return Response(page, headers={"content-type": CONTENT_TYPE, "cache-control": "no-store"})
 
     def _answer(self, asked: Asked, shape: Shape) -> Answer:

@@ -25,6 +25,7 @@ from hybridbench.records.messages import (
     FromWorker,
     Goodbye,
     Shutdown,
+    Steady,
     StepEvents,
     Submit,
     TokenLogprobs,
@@ -123,6 +124,7 @@ class EngineLink:
     Attributes:
         lost: why the engine is gone, as one sentence; empty while it is there.
         latencies: all latencies that the engine has reported so far.
+        is_steady: whether the engine has reported that it is warm.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -134,6 +136,7 @@ class EngineLink:
         self._exchange_due = False
         self._waits_to_write = False
         self.lost = ""
+        self.is_steady = False
         self.latencies = {name: LatencyHistogram() for name in (TTFT, ITL, E2E)}
         self._loop.add_reader(wire.fileno(), self._exchange)
 
@@ -273,6 +276,8 @@ class EngineLink:
         if isinstance(message, CountersReply):
             for name, counts in message.latencies.items():
                 self.latencies[name].add_counts(counts)
+        elif isinstance(message, Steady):
+            self.is_steady = True
         elif isinstance(message, Fatal):
             self._lose(message.message)
             return

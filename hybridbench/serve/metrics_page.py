@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram, middle_s
-from hybridbench.foundation.metrics import Kind, declared
+from hybridbench.foundation.metrics import STEADY, Kind, declared
 from hybridbench.records.messages import CountersReply
 from hybridbench.report.prometheus import Family, base_value, family_of
 
@@ -68,7 +68,11 @@ class ServerCounts:
 
 
 def render_page(
-    reply: CountersReply, latencies: Mapping[str, LatencyHistogram], counts: ServerCounts
+    reply: CountersReply,
+    latencies: Mapping[str, LatencyHistogram],
+    counts: ServerCounts,
+    *,
+    is_steady: bool,
 ) -> str:
     """Render the page.
 
@@ -76,8 +80,10 @@ def render_page(
         reply: the worker's counters; the engine's are missing while it is stuck in a step.
         latencies: all latencies so far.
         counts: the server's own counts.
+        is_steady: whether the engine has warmed up.
     """
-    families = [*_worker_families(reply.values), *counts.families()]
+    steady = Family(STEADY, "gauge", "1 once the engine has warmed up.", [({}, float(is_steady))])
+    families = [*_worker_families(reply.values), *counts.families(), steady]
     lines = [line for family in families for line in family.lines()]
     for name, (title, meaning) in _HISTOGRAMS.items():
         lines += _histogram(title, meaning, latencies[name].counts())

@@ -1,9 +1,10 @@
-"""Detect when a target that does not report it was steady: under load, with the first fill over.
+"""When a watched target was steady: under load, with the first fill over.
 
-A first fill is fast growth that ends in a knee.  Growth at a constant rate from the start may be a
-filling cache or a leak, which cannot be distinguished: then no steady state is detected, and the
-run is judged without one.  The same holds if no counter shows when work began, because program
-start looks like a fill.  A second, slower fill looks like a leak after the first.
+A server may report it as a gauge; otherwise it is detected.  A first fill is fast growth that ends
+in a knee.  Growth at a constant rate from the start may be a filling cache or a leak, which cannot
+be distinguished: then no steady state is detected, and the run is judged without one.  The same
+holds if no counter shows when work began, because program start looks like a fill.  A second,
+slower fill looks like a leak after the first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.labels import unlabelled
-from hybridbench.foundation.metrics import MEMORY, Check, spec_of
+from hybridbench.foundation.metrics import MEMORY, STEADY, Check, spec_of
 
 _BLOCKS = 40
 _FEWEST_PER_BLOCK = 3
@@ -28,10 +29,19 @@ _TIMES_AS_LONG = 3.0
 _NOISE = 3.0
 
 
-def detected_steady(record: RunRecord) -> float | None:
-    """Return the time by which every process of ``record`` finished its first fill; None if no
-    fill was seen to end, or one may continue.
+def observed_steady(record: RunRecord) -> float | None:
+    """Return when the server reported that it was steady; without such a gauge, the time by which
+    every process of ``record`` finished its first fill.  None if that was not seen.
     """
+    reported = record.series.get(f"gauge.{STEADY}")
+    if reported is not None and len(reported):
+        before = np.flatnonzero(~(reported.value > 0))
+        first = int(before[-1]) + 1 if before.size else 0
+        return float(reported.t_s[first]) if first < len(reported) else None
+    return _detected_steady(record)
+
+
+def _detected_steady(record: RunRecord) -> float | None:
     begun_s = _load_begun_s(record)
     memories = [s for name, s in record.series.items() if unlabelled(name) == MEMORY]
     if begun_s is None or not memories:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.facts.steady import detected_steady
+from hybridbench.analysis.facts.steady import observed_steady
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest
@@ -69,11 +69,11 @@ def judged_window(record: RunRecord) -> Window | None:
 
 
 def _steady_s(record: RunRecord) -> float | None:
-    """When the target reported being steady, or when it was detected for a watched target."""
+    """When the target reported being steady, or a watched one was seen to be."""
     steady = record.last_event(Steady)
     if steady is not None:
         return steady.t_s
-    return detected_steady(record) if record.manifest.target.kind == OBSERVED else None
+    return observed_steady(record) if record.manifest.target.kind == OBSERVED else None
 
 
 def _start_without_steady(record: RunRecord, first: float, last: float) -> float:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.metrics import STEADY
 from hybridbench.sampling.scrape import read_page
 from tests.unit.serve.servers import MODEL, Server, served
 from tests.unit.worker.engines import PATIENCE_S, make_engine
@@ -422,12 +424,24 @@ def test_only_this_machine_may_use_the_admin_addresses(server: Server) -> None:
     assert server.ask("/health").json == {"status": "ok"}
 
 
+def test_the_metrics_page_reports_when_the_engine_has_warmed_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completion(server)
+    before = server.metrics()[STEADY]
+
+    monkeypatch.setattr(Engine, "is_steady", property(lambda engine: True))
+    completion(server)
+
+    assert (before, server.metrics()[STEADY]) == (0.0, 1.0)
+
+
 def test_a_bug_is_an_answer_and_a_place_without_its_sentence(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sentence = "what the prompt says"
 
-    def fail(*arguments: object) -> str:
+    def fail(*arguments: object, is_steady: bool) -> str:
         raise ValueError(sentence)
 
     monkeypatch.setattr("hybridbench.serve.api.render_page", fail)

@@ -109,7 +109,7 @@ def test_pinned_buffers_kept_by_finished_requests_are_on_the_metrics_page(
         values = pinned_memory("cuda")
     latencies = {name: LatencyHistogram() for name in (TTFT, ITL, E2E)}
     reply = CountersReply(1, 0.0, True, False, 0.0, 1, dict(values))
-    page = render_page(reply, latencies, ServerCounts())
+    page = render_page(reply, latencies, ServerCounts(), is_steady=False)
 
     kept = 3 * pinned_leak.BYTES_PER_REQUEST
     assert healthy == {"pinned_allocated_bytes": 0, "pinned_reserved_bytes": 0}

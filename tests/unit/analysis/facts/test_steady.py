@@ -7,14 +7,15 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.limits import PROFILES
-from hybridbench.analysis.facts.steady import detected_steady
+from hybridbench.analysis.facts.steady import observed_steady
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.labels import labelled
-from hybridbench.foundation.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY, STEADY
 from hybridbench.records.events import Phase, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import VerdictKind
@@ -50,11 +51,33 @@ def fill(rise_mib: float, until_s: float, per_hour_mib: float = 0.0) -> FloatArr
     return 400 * MIB + rise_mib * MIB * filled + per_hour_mib * MIB * T / 3600.0
 
 
+@pytest.mark.parametrize(
+    ("reported", "begun_s"),
+    [
+        (T >= 200.0, 200.0),
+        # Another process of it warmed up again.
+        ((T >= 60.0) & ((T < 300.0) | (T >= 400.0)), 400.0),
+        (T < 500.0, None),
+    ],
+)
+def test_a_server_may_report_that_it_is_steady(
+    reported: NDArray[np.bool_], begun_s: float | None
+) -> None:
+    record = observed(core=400 * MIB + 1000 * MIB * T / 3600.0)
+    gauge = Series(f"gauge.{STEADY}", T, reported.astype(float))
+
+    told = replace(record, series={**record.series, gauge.name: gauge})
+
+    assert observed_steady(record) is None
+    assert observed_steady(told) == begun_s
+    assert (judge(told).kind is VerdictKind.LEAK) == (begun_s is not None)
+
+
 @pytest.mark.parametrize("per_hour_mib", [0.0, 600.0])
 def test_the_knee_of_a_fill_is_where_steady_state_begins(per_hour_mib: float) -> None:
     record = observed(core=fill(200.0, 150.0, per_hour_mib))
 
-    found = detected_steady(record)
+    found = observed_steady(record)
 
     assert found == pytest.approx(150.0, abs=45.0)
     window = judged_window(record)
@@ -73,12 +96,12 @@ def test_a_leak_after_a_fill_is_called_within_minutes() -> None:
 def test_growth_at_one_speed_may_be_a_fill_and_is_no_steady_state(per_hour_mib: float) -> None:
     record = observed(core=fill(0.0, 100.0, per_hour_mib))
 
-    assert detected_steady(record) is None
+    assert observed_steady(record) is None
     assert judge(record).kind is VerdictKind.INCONCLUSIVE
 
 
 def test_memory_that_never_filled_shows_no_steady_state() -> None:
-    assert detected_steady(observed(core=fill(0.0, 100.0))) is None
+    assert observed_steady(observed(core=fill(0.0, 100.0))) is None
 
 
 @pytest.mark.parametrize("rise_bytes", [0.0, 4096.0])
@@ -91,13 +114,13 @@ def test_memory_that_stands_still_is_judged_and_shows_none(rise_bytes: float) ->
 
     assert not judged.failures
     assert [result.outcome for result in judged.metrics] == ["CLEAN"]
-    assert detected_steady(replace(record, series={**record.series, name: still})) is None
+    assert observed_steady(replace(record, series={**record.series, name: still})) is None
 
 
 def test_a_process_without_a_fill_is_past_it() -> None:
     record = observed(api=fill(0.0, 100.0), core=fill(200.0, 150.0))
 
-    assert detected_steady(record) == pytest.approx(150.0, abs=45.0)
+    assert observed_steady(record) == pytest.approx(150.0, abs=45.0)
 
 
 def test_a_second_fill_that_ends_is_no_leak() -> None:
@@ -107,20 +130,20 @@ def test_a_second_fill_that_ends_is_no_leak() -> None:
 
 
 def test_a_fill_that_took_most_of_the_run_is_not_known_to_be_over() -> None:
-    assert detected_steady(observed(core=fill(200.0, 500.0))) is None
+    assert observed_steady(observed(core=fill(200.0, 500.0))) is None
 
 
 def test_the_last_process_to_fill_decides() -> None:
     record = observed(api=fill(150.0, 80.0), core=fill(200.0, 200.0))
 
-    assert detected_steady(record) == pytest.approx(200.0, abs=45.0)
+    assert observed_steady(record) == pytest.approx(200.0, abs=45.0)
 
 
 def test_without_a_counter_of_work_nothing_says_when_load_began() -> None:
     record = observed(core=fill(200.0, 150.0))
     memory = {n: s for n, s in record.series.items() if not n.startswith("scraped")}
 
-    assert detected_steady(replace(record, series=memory)) is None
+    assert observed_steady(replace(record, series=memory)) is None
 
 
 def test_an_engine_that_declares_steady_state_is_taken_at_its_word() -> None:
@@ -146,7 +169,7 @@ def test_a_run_of_the_bundled_engine_without_the_event_keeps_its_window() -> Non
 def test_what_is_detected_is_near_what_the_engine_declared(seed: int) -> None:
     record = healthy_record(Run(seed=seed))
 
-    assert detected_steady(as_observed(record)) == pytest.approx(120.0, abs=45.0)
+    assert observed_steady(as_observed(record)) == pytest.approx(120.0, abs=45.0)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
