@@ -50,6 +50,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.status import RunStatus
 from hybridbench.sampling.cadence import Beat, ScanPace
 from hybridbench.sampling.sampler import (
+    ChildrenSource,
     HarnessSource,
     ProcessSource,
     PssSource,
@@ -413,6 +414,7 @@ def make_wire_loop(
     now_s, cadence = context.clock.monotonic_s(), plan.cadence
     sources = [
         TimedSource(ProcessSource(ready.pid)),
+        TimedSource(ChildrenSource(ready.pid)),
         TimedSource(HarnessSource()),
         TimedSource(starvation or StarvationSource(ready.pid)),
         TimedSource(PssSource(ready.pid), Beat(_PSS_INTERVAL_S, now_s)),

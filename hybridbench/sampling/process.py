@@ -125,6 +125,19 @@ def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
         raise ProcessGoneError from error
 
 
+def read_children(pid: int, proc: Path = _PROC) -> tuple[int, int]:
+    """Count the live children of ``pid``, and those that ended and that it has not waited for."""
+    stats = []
+    for thread in (proc / str(pid) / "task").glob("*/children"):
+        stats += [
+            _text_or_nothing(proc / child / "stat") for child in _text_or_nothing(thread).split()
+        ]
+    # The name in parentheses may contain anything; the state follows it.
+    states = [stat.rpartition(") ")[2][:1] for stat in stats if stat]
+    ended = sum(state in "ZX" for state in states)
+    return len(states) - ended, ended
+
+
 def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
     """Return the seconds that ``pid``'s main thread has waited in a run queue; None if unknown."""
     words = _text_or_nothing(proc / str(pid) / "schedstat").split()

@@ -15,6 +15,7 @@ from hybridbench.sampling.process import (
     ProcessGoneError,
     count_open_fds,
     read_busy_s,
+    read_children,
     read_cpu_s,
     read_cpu_wait_s,
     read_family_cpu_s,
@@ -60,6 +61,19 @@ class ProcessSource:
         if open_fds is not None:
             values["open_fds"] = open_fds
         return values
+
+
+class ChildrenSource:
+    """Child processes of one process; a healthy worker of ours has none."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._had_any = False
+
+    def read(self) -> Mapping[str, float]:
+        live, ended = read_children(self._pid)
+        self._had_any |= live + ended > 0
+        return {"children": live, "zombies": ended} if self._had_any else {}
 
 
 class StarvationSource:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.process import read_children
 from hybridbench.sampling.sampler import (
+    ChildrenSource,
     HarnessSource,
     ProcessSource,
     PssSource,
@@ -82,6 +85,24 @@ def test_the_real_sources_give_declared_metrics_and_nothing_for_a_process_that_i
     assert {"rss_bytes", "rss_anon_swap_bytes", "threads", "harness_rss_bytes"} <= sample.keys()
     assert ProcessSource(2**30).read() == {}
     assert PssSource(2**30).read() == {}
+
+
+def test_children_are_counted_once_there_was_one() -> None:
+    live, ended = read_children(os.getpid())
+    ends, lives = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+    try:
+        os.waitid(os.P_PID, ends.pid, os.WEXITED | os.WNOWAIT)
+        source = ChildrenSource(os.getpid())
+        during = source.read()
+        childless = ChildrenSource(lives.pid).read()
+    finally:
+        lives.kill()
+        ends.wait()
+        lives.wait()
+
+    assert during == {"children": live + 1, "zombies": ended + 1}
+    assert source.read() == {"children": live, "zombies": ended}
+    assert childless == ChildrenSource(2**30).read() == {}
 
 
 def test_a_sampler_that_was_parked_takes_up_its_beat_without_lateness() -> None:
