@@ -240,6 +240,8 @@ class Ready(WireMessage, frozen=True):
     boot_s: float
     device_bytes: int = 0
     """Memory of its CUDA device that it can have; 0 without one."""
+    uncounted: list[str] = []
+    """Events that may happen in the engine, but are not counted."""
 
 
 class Ended(WireRecord, frozen=True):

@@ -88,6 +88,7 @@ class DrivenScheduler(Protocol):
     package: str
     release: str
     cache_name: str
+    uncounted: frozenset[str]
 
     @property
     def accounts(self) -> Accounts: ...

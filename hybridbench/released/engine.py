@@ -287,6 +287,11 @@ class ReleasedEngine:
         return self._steady.is_steady
 
     @property
+    def uncounted(self) -> frozenset[str]:
+        """Events that may happen, but cannot be derived from what is seen of the release."""
+        return self._scheduler.uncounted
+
+    @property
     def host_failure(self) -> str:
         """Empty: a release's host tier is not driven."""
         return ""

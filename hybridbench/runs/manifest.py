@@ -113,6 +113,8 @@ def with_worker(
     without_windows = set() if "swa" in ready.pools else OF_WINDOWS & floors.keys() - of_trees
     without_host_tier = set() if "host_kv" in ready.pools else OF_HOST_TIER & floors.keys()
     unreachable = without_states | without_windows | without_host_tier | without_tree
+    uncounted = set(ready.uncounted) & floors.keys() - unreachable
+    unreachable |= uncounted
     kept = {name: floor for name, floor in floors.items() if name not in unreachable}
     missing = [text for name, text in NOT_SHOWN.items() if name not in can]
     for names, kept_none in (
@@ -126,6 +128,11 @@ def with_worker(
                 f"{', '.join(sorted(names))}: {ready.model} keeps {kept_none}, so the "
                 "profile's floors on them do not apply"
             )
+    if uncounted:
+        missing.append(
+            f"{', '.join(sorted(uncounted))}: not counted in this target, so the profile's floors "
+            "on them do not apply"
+        )
     return replace(
         manifest,
         profile=replace(manifest.profile, assert_coverage=kept),

@@ -149,6 +149,7 @@ class _Served:
         versions: of everything that determines its behaviour, by name.
         pools: holds its large buffers, which forked children exclude.
         lacks: what a run cannot observe on it.
+        uncounted: events that may happen in it, but are not counted.
     """
 
     engine: ServedEngine
@@ -158,6 +159,7 @@ class _Served:
     versions: Mapping[str, str]
     pools: object = None
     lacks: frozenset[Capability] = frozenset()
+    uncounted: frozenset[str] = frozenset()
 
 
 def _bundled(config: EngineConfig) -> _Served:
@@ -183,7 +185,13 @@ def _released(start: Start) -> _Served:
         lacks.add(Capability.SESSIONS)
     lacked = frozenset(lacks)
     return _Served(
-        engine, engine.model, engine.note, engine.sources(), engine.versions, lacks=lacked
+        engine,
+        engine.model,
+        engine.note,
+        engine.sources(),
+        engine.versions,
+        lacks=lacked,
+        uncounted=engine.uncounted,
     )
 
 
@@ -239,6 +247,7 @@ def _ready(
         vocab_size=engine.vocab_size,
         boot_s=boot_s,
         device_bytes=usable_device_bytes(engine.config.device),
+        uncounted=sorted(served.uncounted),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +11,7 @@ from hybridbench.engine.scheduler.audit import InvariantViolation
 from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.released.books import Claim
 from hybridbench.released.sglang.generations import Held
-from hybridbench.released.sglang.trees import Reader, walk
+from hybridbench.released.sglang.trees import Part
 
 
 def slots_of(pages: Any, page_size: int) -> Any:
@@ -22,11 +22,13 @@ def slots_of(pages: Any, page_size: int) -> Any:
 class Structures(Protocol):
     """The slot holders of one release."""
 
-    reader: Reader
     has_windows: bool
     page_size: int
 
-    def root(self) -> Any: ...
+    def tree_parts(self) -> Iterator[Part]:
+        """What the nodes of the tree hold."""
+        ...
+
     def free_slots(self) -> Mapping[str, tuple[range, Any]]:
         """By pool: the usable slots, and the free ones."""
         ...
@@ -58,7 +60,7 @@ class Structures(Protocol):
 
 
 class TreeAccounts:
-    """Every call walks the tree once."""
+    """Every call reads the tree once."""
 
     def __init__(self, structures: Structures) -> None:
         self._of = structures
@@ -79,9 +81,8 @@ class TreeAccounts:
         """One entry for each existing pool: "kv", "swa", "mamba", "req"."""
         free = self._of.free_slots()
         tree = {pool: [0, 0] for pool in free}
-        for node in walk(self._of.root()):
-            for pool, slots, locked in self._of.reader(node):
-                tree[pool][locked] += len(slots)
+        for pool, slots, locked in self._of.tree_parts():
+            tree[pool][locked] += len(slots)
         flying, between, waiting = (self._sums(records) for records in self._holders())
         return {
             pool: PoolStats(
@@ -104,10 +105,9 @@ class TreeAccounts:
 
     def claims(self, pool: str) -> Iterable[Claim]:
         """Nodes of the tree, requests and sessions with slots of ``pool``."""
-        for node in walk(self._of.root()):
-            for part, slots, _ in self._of.reader(node):
-                if part == pool:
-                    yield Claim("the tree", slots.tolist())
+        for part, slots, _ in self._of.tree_parts():
+            if part == pool:
+                yield Claim("the tree", slots.tolist())
         admitted, between, waiting = self._holders()
         for req in (*admitted, *waiting):
             yield Claim(f"request {req.rid}", self._listed(req, pool))

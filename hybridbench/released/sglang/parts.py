@@ -277,6 +277,11 @@ def _set_switches(config: EngineConfig, generation: Generation) -> None:
         switches.SGLANG_SWA_EVICTION_INTERVAL.set(_FREES_EVERY)
     if config.cache == "unified" and generation.unified_tree == "switch":
         switches.SGLANG_ENABLE_UNIFIED_RADIX_TREE.set(True)
+    # The nodes of the core in Rust, the default from 0.5.21 on, cannot be seen from Python.
+    if "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND" in names:
+        core = switches.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND
+        if not core.is_set():
+            core.set("python")
 
 
 def _checkpoint(kind: str) -> Any:

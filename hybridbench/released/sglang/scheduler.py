@@ -13,7 +13,7 @@ import importlib.metadata
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,14 @@ from hybridbench.released.adapter import CacheWatch, Step
 from hybridbench.released.sglang.accounts import TreeAccounts, slots_of
 from hybridbench.released.sglang.generations import Held, generation_of
 from hybridbench.released.sglang.parts import Unpinned, build_scheduler
+from hybridbench.released.sglang.rust_core import (
+    UNCOUNTED,
+    RustCoreWatch,
+    parts,
+    rust_core,
+)
 from hybridbench.released.sglang.tracks import TrackWatch
-from hybridbench.released.sglang.trees import Reader, TreeWatch, reader_of, walk
+from hybridbench.released.sglang.trees import Part, Reader, TreeWatch, reader_of, walk
 from hybridbench.released.sglang.windows import WindowWatch
 
 # The release aborts every request whose rid starts with the given one; this mark prevents that.
@@ -108,13 +114,18 @@ class SGLangScheduler:
         # The rows of the oldest releases start at 0.
         self._rows = range(min(rows.free_slots), min(rows.free_slots) + rows.size)
         self.has_windows = type(kv).__name__ == "SWATokenToKVPoolAllocator"
-        self.reader: Reader = reader_of(cache, self.window_of)
+        self._reader: Reader = reader_of(cache, self.window_of)
+        self._rust_core = rust_core(cache)
         self.cache_name = type(cache).__name__
         if config.cache in {"radix", "swa"} and self.cache_name == "UnifiedRadixCache":
             raise ConfigError(
                 f"engine.cache: sglang {self.release} has only its unified tree for such a model; "
                 "use engine.cache=auto."
             )
+        self.uncounted = frozenset({"session_tail_frees"})
+        if self._rust_core is not None:
+            self.cache_name += " (core in Rust)"
+            self.uncounted |= UNCOUNTED
         self._io: Any = importlib.import_module("sglang.srt.managers.io_struct")
         self._sampling: Any = importlib.import_module("sglang.srt.sampling.sampling_params")
         self._req_class: type = importlib.import_module("sglang.srt.managers.schedule_batch").Req
@@ -325,9 +336,11 @@ class SGLangScheduler:
         """For each KV slot its slot of the window pool, by the release's own table; 0: none."""
         return self._scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping[slots]
 
-    def root(self) -> Any:
-        """The root of the tree."""
-        return self._cache().root_node
+    def tree_parts(self) -> Iterator[Part]:
+        """What the nodes of the tree hold."""
+        if self._rust_core is not None:
+            return parts(self._rust_core, self.window_of, self.free_slots())
+        return (part for node in walk(self._root()) for part in self._reader(node))
 
     def evict_all(self) -> None:
         """Make the cache evict everything unlocked, by its own code."""
@@ -336,7 +349,11 @@ class SGLangScheduler:
 
     def watch(self, counters: EngineCounters) -> CacheWatch:
         """Count in ``counters`` the tree's changes, and what requests free or save themselves."""
-        tree = TreeWatch(self.root, self.reader, counters, has_windows=self.has_windows)
+        tree = (
+            TreeWatch(self._root, self._reader, counters, has_windows=self.has_windows)
+            if self._rust_core is None
+            else RustCoreWatch(self._rust_core, counters, has_windows=self.has_windows)
+        )
         if self.has_windows:
             return WindowWatch(tree, self, counters)
         return TrackWatch(tree, self, counters) if self._tracks_states else tree
@@ -360,17 +377,8 @@ class SGLangScheduler:
 
     def objects(self, reported: Sequence[Any]) -> dict[str, tuple[type, int]]:
         """Classes of nodes, requests and sessions, and the number that is held."""
-        root = self.root()
-        node, requests = type(root), {id(req): req for req in (*self._requests(), *reported)}
-        nodes = {id(one) for one in (root, *walk(root))}
-        # An ended request is referenced until the next batch, and with it the node that it hit and
-        # that node's former ancestors.
-        for req in requests.values():
-            for one in vars(req).values():
-                while isinstance(one, node) and id(one) not in nodes:
-                    nodes.add(id(one))
-                    one = one.parent  # noqa: PLW2901 - the way up
-        found = {node.__name__: (node, len(nodes)), "Req": (self._req_class, len(requests))}
+        requests = {id(req): req for req in (*self._requests(), *reported)}
+        found = {"Req": (self._req_class, len(requests)), **self._nodes(requests.values())}
         if self._generation.sessions is not None:
             session, record = (
                 importlib.import_module(f"sglang.srt.{name}") for name in self._generation.sessions
@@ -380,6 +388,23 @@ class SGLangScheduler:
             found["Session"] = (session.Session, len(alive))
             found["SessionSlot"] = (record.SessionSlot, len(self.session_records()))
         return found
+
+    def _nodes(self, requests: Iterable[Any]) -> dict[str, tuple[type, int]]:
+        """The class of nodes, and the number that the tree and ``requests`` hold; empty if the
+        nodes are no objects of Python.
+        """
+        if self._rust_core is not None:
+            return {}
+        root = self._root()
+        kind, nodes = type(root), {id(one) for one in (root, *walk(root))}
+        # An ended request is referenced until the next batch, and with it the node that it hit and
+        # that node's former ancestors.
+        for req in requests:
+            for one in vars(req).values():
+                while isinstance(one, kind) and id(one) not in nodes:
+                    nodes.add(id(one))
+                    one = one.parent  # noqa: PLW2901 - the way up
+        return {kind.__name__: (kind, len(nodes))}
 
     def sources(self) -> tuple[str, int]:
         """SHA-256 of the release's files for queue, memory and sessions, and their number."""
@@ -407,6 +432,9 @@ class SGLangScheduler:
         """The tree, without the sessions around it."""
         cache = self._scheduler.tree_cache
         return cache.inner if type(cache).__name__ in _SESSION_CACHES else cache
+
+    def _root(self) -> Any:
+        return self._cache().root_node
 
     def _session_cache(self) -> Any:
         """The cache that keeps KV for sessions: a wrapper of the tree, or a part of it."""

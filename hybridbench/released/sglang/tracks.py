@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.released.sglang.accounts import Structures
+from hybridbench.released.sglang.rust_core import RustCoreWatch
 from hybridbench.released.sglang.trees import TreeWatch
 
 
 class TrackWatch:
     """Counts the changes of a tree whose states come from track buffers, and what these save."""
 
-    def __init__(self, tree: TreeWatch, structures: Structures, counters: EngineCounters) -> None:
+    def __init__(
+        self, tree: TreeWatch | RustCoreWatch, structures: Structures, counters: EngineCounters
+    ) -> None:
         self._tree = tree
         self._of = structures
         self._counters = counters

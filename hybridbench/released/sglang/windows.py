@@ -10,13 +10,16 @@ import numpy as np
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.released.sglang.accounts import Structures
 from hybridbench.released.sglang.generations import Held
+from hybridbench.released.sglang.rust_core import RustCoreWatch
 from hybridbench.released.sglang.trees import TreeWatch
 
 
 class WindowWatch:
     """Counts the changes of a tree, and from step to step what requests freed of their own."""
 
-    def __init__(self, tree: TreeWatch, structures: Structures, counters: EngineCounters) -> None:
+    def __init__(
+        self, tree: TreeWatch | RustCoreWatch, structures: Structures, counters: EngineCounters
+    ) -> None:
         self._tree = tree
         self._of = structures
         self._counters = counters

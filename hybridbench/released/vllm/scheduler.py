@@ -76,6 +76,7 @@ class VllmScheduler:
         self._scheduler, self._hasher = build_scheduler(config)
         self._count_refusals()
         self.cache_name = type(self._scheduler.kv_cache_manager.coordinator).__name__
+        self.uncounted: frozenset[str] = frozenset()
         self.accounts = BlockAccounts(self)
         self._owners = dict(_named(_parts(self._scheduler)))
         request: Any = importlib.import_module("vllm.v1.request")

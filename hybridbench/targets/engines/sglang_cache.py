@@ -35,11 +35,6 @@ SGLANG_CACHE = Engine(
         "0.5.13.post1", "0.5.14", "0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18", "0.5.19",
         "0.5.20", "0.5.21", "0.5.22", "0.5.23",
     ),
-    settings={
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "HF_HUB_OFFLINE": "1",
-        # The nodes of the core in Rust, the default from 0.5.21 on, cannot be seen from Python.
-        "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
-    },
+    settings={"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
     imports=("sglang.srt.managers.scheduler",),
 )  # fmt: skip

@@ -643,6 +643,9 @@ class _Switch:
     def set(self, value: object) -> None:
         self.value = value
 
+    def is_set(self) -> bool:
+        return self.value is not None
+
 
 @dataclass
 class ServerArgs:
@@ -712,6 +715,8 @@ def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType
     ]  # fmt: skip
     if [0, 5, 11] <= number < [0, 5, 19]:
         switches.append("SGLANG_ENABLE_UNIFIED_RADIX_TREE")
+    if number >= [0, 5, 21]:
+        switches.append("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND")
     if number >= [0, 5, 15]:
         switches.append("SGLANG_SWA_EVICTION_INTERVAL")
     elif number >= [0, 5, 11]:

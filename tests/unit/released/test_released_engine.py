@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.metadata
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -436,6 +437,20 @@ def test_the_unified_tree_is_that_of_the_release(
 
         assert engine.model == "no model, UnifiedRadixCache"
         assert engine.check_invariants(idle=True) == []
+
+
+@pytest.mark.parametrize("chosen", [None, "rust"])
+def test_the_core_in_python_is_driven_unless_the_user_chose_another(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    with fake.installed(NEWEST):
+        switches = sys.modules["sglang.srt.environ"].envs
+        core = switches.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND
+        core.set(chosen)
+        monkeypatch.setattr(importlib.metadata, "version", lambda _: NEWEST)
+        build_released("sglang-cache", EngineConfig(model="qwen3-next-tiny"))
+
+    assert core.value == (chosen or "python")
 
 
 def test_a_dedicated_tree_that_a_release_no_longer_has_is_refused(

@@ -89,6 +89,19 @@ def test_floors_on_a_tree_do_not_apply_to_a_pool_of_blocks() -> None:
     )
 
 
+def test_floors_on_events_that_a_target_does_not_count_do_not_apply() -> None:
+    planned = planned_manifest(make_plan(), "run-1", 1.7e9)
+    ready = msgspec.structs.replace(READY, uncounted=["evict_cascade", "session_tail_frees"])
+
+    full = with_worker(planned, make_plan(), ready, {"kind": "profile"})
+
+    gone = planned.profile.assert_coverage.keys() - full.profile.assert_coverage.keys()
+    assert gone == {"evict_cascade"}
+    assert full.not_seen[-1] == (
+        "evict_cascade: not counted in this target, so the profile's floors on them do not apply"
+    )
+
+
 def test_a_run_of_another_length_gets_no_floor_back_that_does_not_apply() -> None:
     planned = planned_manifest(make_plan(), "run-1", 1.7e9)
     ready = msgspec.structs.replace(READY, model="gpt-oss-tiny", pools={"kv": 4096})
