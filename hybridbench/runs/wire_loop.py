@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -168,15 +168,21 @@ class WireLoop(RunLoop):
         self.target.post(request)
         return question
 
-    def ask(self, request: ToWorker, kind: type[Answer], patience_s: float) -> Answer | None:
-        """Post ``request`` and take turns until its answer arrives; None if the worker could have
-        run for ``patience_s`` without answering.
+    def ask(
+        self,
+        request: ToWorker,
+        kind: type[Answer],
+        patience_s: float,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> Answer | None:
+        """Post ``request`` and take turns until its answer arrives; None if ``given_up``, or if the
+        worker could have run for ``patience_s`` without answering.
 
         Raises:
             WorkerLostError: the worker has ended or hangs.
         """
         question = self.post(request, kind)
-        self.wait_for(lambda: question.answer is not None, patience_s)
+        self.wait_for(lambda: question.answer is not None or given_up(), patience_s)
         if question.answer is None and question.probe_id is None:
             # A late answer could not be distinguished from that to the next request of its kind.
             self._questions.remove(question)
@@ -190,9 +196,13 @@ class WireLoop(RunLoop):
     # Pauses: a checkpoint drains the engine, waits, probes it, and resumes traffic.
 
     def drain(self, patience_s: float) -> bool:
-        """Stop submitting; return whether the engine became idle in ``patience_s``."""
+        """Stop submitting; return whether the engine became idle in ``patience_s``, and before the
+        user interrupted.
+        """
         self.driver.pause(self.now_s)
-        return self.ask(Drain(), Drained, patience_s) is not None
+        asked_before = self.interrupted
+        idle = self.ask(Drain(), Drained, patience_s, lambda: self.interrupted and not asked_before)
+        return idle is not None
 
     def flush(self, patience_s: float) -> bool:
         """Empty the cache; return whether that was done in ``patience_s``."""

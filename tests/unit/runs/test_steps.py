@@ -134,6 +134,21 @@ def test_an_engine_that_finishes_nothing_after_a_failed_drain_is_not_waited_for_
     assert soak.loop.context.recorder.now_s < 60.0 + 120.0 + 30.0
 
 
+def test_a_signal_ends_a_drain_that_takes_long() -> None:
+    def interrupt(status: RunStatus) -> None:
+        if soak.target.count(m.Drain) and soak.interrupts.first is None:
+            signalled_s.append(soak.loop.context.recorder.now_s)
+            soak.interrupts.on_signal(signal.SIGINT, None)
+
+    signalled_s: list[float] = []
+    soak = make_soak(make_plan(duration_s=60.0), FakeView(interrupt))
+    soak.target.service_s = 10_000.0
+    soak.steps.run()
+
+    assert soak.loop.context.recorder.now_s < signalled_s[0] + 30.0
+    assert not [note for note in soak.sink.all_events(Note) if "draining" in note.text]
+
+
 def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> None:
     def fall_silent(status: RunStatus) -> None:
         soak.target.silent = soak.target.silent or status.elapsed_s > 20
