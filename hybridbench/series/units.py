@@ -80,15 +80,16 @@ _SHOWN = re.compile(
     # The page cache takes it, whatever the program does.
     r"(kb|\[mem\])?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # nvidia-smi columns other than memory.
-    r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
+    r"fbttl|memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
     r"_limit|^limit|limit_bytes|\blimit\b|^memory[._]?(swap[._]?)?(max|high|low|min|limit)$",
     re.I,
 )
 # Never falls in one process: Go's memstats, columns of jstat and ps, kernel counters.
 _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
-    # memory.stat: page faults, scans and collapses.
+    # memory.stat and memory.events: page faults, scans and collapses; limits that were reached.
     r"(.*\.)?(pg[a-z_]+|workingset_\w+|thp_\w+_alloc)|"
+    r"memory[._]events[._](local[._])?(low|high|max|oom\w*)|"
     rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
@@ -159,7 +160,7 @@ _LOAD = re.compile(
 )
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
-_LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
+_LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I

@@ -727,6 +727,7 @@ def test_few_digits_that_rise_bound_no_growth(
     [
         *("net_in", "network out", "gc_time_ms", "total_pause_ns", "total_connections", "accepted"),
         *("dotnet.gc.heap.total_allocated (By)", "seq", "expired_keys", "total_net_input_bytes"),
+        *("memory.events.high", "memory_events_local_oom_kill"),
     ],
 )
 def test_what_a_healthy_program_counts_is_no_level(tmp_path: Path, name: str) -> None:

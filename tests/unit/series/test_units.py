@@ -123,6 +123,7 @@ def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
         "free_slots",
         "num_free_blocks",
         "freeNumBlocks",
+        "FBFRE",
         r"\\host\Memory\Available MBytes",
     ],
 )
