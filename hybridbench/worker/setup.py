@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
@@ -18,8 +19,10 @@ from hybridbench import __version__
 from hybridbench.defects.catalog import find_defect
 from hybridbench.defects.forced import ForcedPaths
 from hybridbench.defects.inject import apply_defects
+from hybridbench.engine.assembly import dtype_of
 from hybridbench.engine.engine import Engine
-from hybridbench.engine.models.registry import resolve_model
+from hybridbench.engine.models.registry import ResolvedModel, resolve_model
+from hybridbench.engine.models.sizes import described
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.records.messages import Ready, Scalar, Start
@@ -166,7 +169,7 @@ def _bundled(config: EngineConfig) -> _Served:
     config, pools_note = fit_pools(config)
     engine = build_engine(config)
     resolved = resolve_model(config.model, config.device)
-    notes = (resolved.note or _model_note(config), engine.graphs_note, pools_note)
+    notes = (model_note(config, resolved), engine.graphs_note, pools_note)
     note = "; ".join(filter(None, notes))
     return _Served(engine, resolved.name, note, imported_engine_files(), {}, engine.pools)
 
@@ -251,7 +254,12 @@ def _ready(
     )
 
 
-def _model_note(config: EngineConfig) -> str:
-    if os.path.sep in config.model:
-        return f"weights from {config.model}"
-    return f"preset {config.model} with random weights of seed {config.seed}, {config.dtype}"
+def model_note(config: EngineConfig, resolved: ResolvedModel) -> str:
+    """Which weights run, and what was read of a checkpoint."""
+    if resolved.path is not None:
+        return f"weights from {resolved.name}: {described(resolved.config, dtype_of(config.dtype))}"
+    seeded = f"preset {config.model} with random weights of seed {config.seed}, {config.dtype}"
+    note = resolved.note or seeded
+    if not Path(config.model, "config.json").is_file():
+        return note
+    return f"{note.removesuffix('.')}; for the directory of that name write ./{config.model}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +12,7 @@ from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
-from hybridbench.foundation.units import format_bytes, format_percent
+from hybridbench.foundation.units import format_bytes, format_count, format_percent
 
 # The rest is for activations, for Python, and for the growth that a run looks for.
 MEMORY_SHARE = 0.8
@@ -47,6 +48,21 @@ class ModelSizes:
     def room_beside_weights(self, free_bytes: int) -> int:
         """Bytes available to the pools."""
         return max(0, int(free_bytes * MEMORY_SHARE) - self.weight_bytes)
+
+
+def described(config: ModelConfig, dtype: torch.dtype) -> str:
+    """A model's family, size, kinds of layers, and the bytes of its states and KV."""
+    sizes = ModelSizes.of(config, dtype)
+    parts = [f"{config.model_type}, {format_count(sizes.parameters)} parameters"]
+    for kind, count in Counter(config.layer_types).items():
+        seen = f" ({config.sliding_window} tokens)" if kind == "sliding_attention" else ""
+        parts.append(f"{count} {kind}{seen}")
+    memory = (
+        (sizes.state_bytes_per_slot, "a state slot"),
+        (sizes.kv_bytes_per_token, "of KV a token"),
+    )
+    parts += [f"{format_bytes(size)} {what}" for size, what in memory if size]
+    return ", ".join(parts)
 
 
 def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> EngineConfig | None:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
+import torch
 
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.models.export import write_checkpoint
+from hybridbench.engine.models.registry import resolve_model
+from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.foundation.engine_config import EngineConfig, HiCache, NewTokenRatio
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.foundation.metrics import METRICS, spec_of
@@ -13,7 +18,8 @@ from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.worker.first_touch import touch_largest_shapes
 from hybridbench.worker.metrics import DECLARED_FAMILIES
 from hybridbench.worker.pool_memory import pool_ranges
-from hybridbench.worker.setup import build_engine, engine_config
+from hybridbench.worker.setup import build_engine, engine_config, model_note
+from tests.model_steps import NANO_MODEL
 from tests.unit.runs.soaks import make_plan
 from tests.unit.worker.engines import make_engine
 
@@ -51,6 +57,24 @@ def test_pools_that_no_memory_can_hold_are_one_sentence(setting: str) -> None:
 
     with pytest.raises(ConfigError, match=r"not enough memory to build it; make pools\.kv_tokens"):
         build_engine(config)
+
+
+def test_the_note_tells_a_checkpoint_from_the_preset_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "gpt-oss-1b"):
+        Path(name).mkdir()
+        write_checkpoint(NANO_MODEL, RandomWeights(NANO_MODEL, 0, torch.device("cpu")), Path(name))
+
+    def note(name: str) -> str:
+        return model_note(EngineConfig(model=name), resolve_model(name, "cpu"))
+
+    assert note("mine").startswith("weights from mine: qwen3_next, 11.3 k parameters, 2 linear")
+    assert note("./gpt-oss-1b").startswith("weights from ./gpt-oss-1b: qwen3_next, ")
+    assert note("gpt-oss-1b").startswith("preset gpt-oss-1b with random weights of seed ")
+    assert note("gpt-oss-1b").endswith("; for the directory of that name write ./gpt-oss-1b")
+    assert "write ./" not in note("gpt-oss-tiny")
 
 
 def test_first_touches_reach_the_limits_and_leave_an_empty_idle_engine() -> None:

@@ -12,6 +12,7 @@ from hybridbench.engine.models.qwen3_5_config import Qwen35Config
 from hybridbench.engine.models.sizes import (
     MEMORY_SHARE,
     ModelSizes,
+    described,
     fit_to_memory,
     pools_that_fit,
 )
@@ -176,3 +177,22 @@ def test_a_model_without_states_is_refused_without_a_word_on_state_slots() -> No
         fit_to_memory(CONFIG, PRESETS["gpt-oss"], torch.bfloat16, GIB)
 
     assert "state slot" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "qwen3-next",
+            "qwen3_next, 79.7 G parameters, 36 linear_attention, 12 full_attention, "
+            "73.7 MiB a state slot, 24.0 KiB of KV a token",
+        ),
+        (
+            "gpt-oss",
+            "gpt_oss, 20.9 G parameters, 12 sliding_attention (128 tokens), 12 full_attention, "
+            "48.0 KiB of KV a token",
+        ),
+    ],
+)
+def test_a_description_names_layers_windows_states_and_kv(name: str, said: str) -> None:
+    assert described(PRESETS[name], torch.bfloat16) == said
