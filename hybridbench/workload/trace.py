@@ -18,7 +18,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -40,8 +40,8 @@ BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
 # Block sizes of recorders that write this format with their engine's blocks.
 _BLOCK_SIZES: Final = (BLOCK_TOKENS, 16, 32, 64, 128, 256)
 TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # units per second
-# Faster than any fleet with a published trace: then the unit is probably a different one.
-_PER_SECOND_MAX: Final = 100.0
+# Slower or faster than any published trace: then the unit is probably a different one.
+_PER_SECOND: Final = (0.01, 100.0)
 _RATE_FROM: Final = 10  # rows needed to estimate a rate
 _LOOKED_AT: Final = 200
 _BAILIAN_BLOCK_TOKENS: Final = 16
@@ -134,8 +134,9 @@ class TraceFile:
                 code=ErrorCode.OPTION_CONFLICT,
             )
         first_records = self._first_records() if first.startswith("{") else []
+        if not time_unit and self.format is not TraceFormat.AZURE:
+            self._check_unit(self._first_times(first_records))
         if self.format is TraceFormat.MOONCAKE:
-            self._look_at(first_records, asked=not time_unit)
             self.block_tokens = _block_tokens(first_records)
         # Whether rows identify the tokens that they share with other rows.
         self.shares_prefixes = any(record.get("hash_ids") for record in first_records)
@@ -266,22 +267,31 @@ class TraceFile:
                     continue
         return records
 
-    def _look_at(self, records: Sequence[dict[str, object]], *, asked: bool) -> None:
-        """Refuse times that may as well be seconds, unless the caller gave the unit."""
+    def _first_times(self, records: Sequence[dict[str, object]]) -> list[float]:
+        """Return numbers in the trace's unit, of a table those after its first row."""
         given = (record.get("timestamp") for record in records)
         times = [time for time in given if isinstance(time, int | float) and isfinite(time)]
+        if self.format is TraceFormat.BURSTGPT:
+            with self._open() as lines, suppress(ConfigError):
+                times.extend(row.arrival_s for row in islice(self._rows_of(lines), _LOOKED_AT))
+        return times
+
+    def _check_unit(self, times: Sequence[float]) -> None:
+        """Refuse times that are probably of another unit than the format's default."""
         span = max(times, default=0.0) - min(times, default=0.0)
-        if not asked or not span:
+        if not span:
             return
-        rate = len(times) / span
-        is_fast = len(times) >= _RATE_FROM and rate * TIME_UNITS["ms"] > _PER_SECOND_MAX
+        rate, is_ms = len(times) / span, self.time_unit == "ms"
+        low, high = (limit / TIME_UNITS[self.time_unit] for limit in _PER_SECOND)
+        is_odd = len(times) >= _RATE_FROM and (rate < low or (is_ms and rate > high))
         of_epoch = _EPOCH_S[0] <= min(times) < _EPOCH_S[1]
-        if not (is_fast or of_epoch or any(float(time) % 1 for time in times)):
+        may_be_s = is_ms and (of_epoch or any(float(time) % 1 for time in times))
+        if not (is_odd or may_be_s):
             return
         raise ConfigError(
             f"{self.path}: the unit of its times is unknown: in ms these are "
             f"{rate * TIME_UNITS['ms']:.3g} requests a second, in s {rate:.3g}; pass "
-            "--trace-time-unit s or ms.",
+            "--trace-time-unit s or ms, and write times of any other unit in ms.",
             code=ErrorCode.NEEDS_OPTION,
         )
 

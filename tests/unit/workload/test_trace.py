@@ -491,6 +491,33 @@ def test_times_that_may_be_seconds_are_asked_for(tmp_path: Path, times: list[flo
 
 
 @pytest.mark.parametrize(
+    ("row", "per_second"),
+    [(GOOD, 1_000_000), (GOOD, 10**9), (BAILIAN, 1000)],
+    ids=["Mooncake in us", "Mooncake in ns", "Qwen-Bailian in ms"],
+)
+def test_times_of_a_smaller_unit_are_not_read_as_rare_requests(
+    tmp_path: Path, row: dict[str, object], per_second: int
+) -> None:
+    path = mooncake(tmp_path / "t", *({**row, "timestamp": 2 * per_second * i} for i in range(10)))
+
+    with pytest.raises(ConfigError, match=r"in ms these are .*; pass --trace-time-unit s or ms"):
+        TraceFile(path)
+
+    assert len(list(TraceFile(path, "ms").rows())) == 10
+
+
+@pytest.mark.parametrize(("spacing", "asked"), [(2000, True), (60, False)])
+def test_a_table_in_ms_is_not_read_as_rare_requests(
+    tmp_path: Path, spacing: int, asked: bool
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(BURSTGPT + "".join(f"{spacing * i},5,2\n" for i in range(10)) + "late,5,2\n")
+
+    with pytest.raises(ConfigError, match="in ms these are 0.556 " if asked else "t.csv:12"):
+        list(TraceFile(path).rows())
+
+
+@pytest.mark.parametrize(
     ("text", "what"),
     [
         ('[{"id": "a", "conversations": [{"from": "human", "value": "x"}]}]', "(ShareGPT)"),
