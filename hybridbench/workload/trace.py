@@ -59,6 +59,7 @@ _HELD_MAX: Final = 100_000
 # Seconds since 1970 up to the year 5138: larger numbers are of a smaller unit.
 _EPOCH_S: Final = (1e9, 1e11)
 _SHOWN_CHARS: Final = 60
+_HEAD_CHARS: Final = 2000  # of an indented document, to tell what it holds
 _OTHER_FILES: Final = {
     b"PAR1": "a Parquet file; write its rows as CSV or JSONL",
     b"ARROW1": "an Arrow file; write its rows as CSV or JSONL",
@@ -211,10 +212,12 @@ class TraceFile:
                 yield lines
 
     def _first_line(self) -> str:
-        """Return the first non-blank line, stripped; empty if there is none."""
+        """Return the first non-blank line, stripped, with what follows if it is a bracket."""
         with self._open() as lines:
             try:
                 while line := lines.readline(100_000):
+                    if line.strip() in {"[", "{"}:
+                        return line.strip() + "\n" + lines.read(_HEAD_CHARS)
                     if line.strip():
                         return line.strip()
             except UnicodeDecodeError as error:
@@ -230,8 +233,8 @@ class TraceFile:
                     f"{self.path}: holds {what}, not a time and lengths in tokens; {_FORMATS}, or "
                     "soak with the profile chat-churn, which makes conversations."
                 )
-        if first.startswith("[") or first == "{":
-            what = "one JSON object" if first == "{" else "a JSON array"
+        if first.startswith(("[", "{\n")):
+            what = "a JSON array" if first.startswith("[") else "one JSON object"
             raise ConfigError(
                 f"{self.path}: {what}; write the requests one a line (jq -c '.[]' does, for an "
                 f"array), each with {', '.join(_MOONCAKE_KEYS)}."

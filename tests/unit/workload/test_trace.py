@@ -521,6 +521,8 @@ def test_a_table_in_ms_is_not_read_as_rare_requests(
     ("text", "what"),
     [
         ('[{"id": "a", "conversations": [{"from": "human", "value": "x"}]}]', "(ShareGPT)"),
+        ('[\n  {\n    "id": "a",\n    "conversations": []\n  }\n]', "(ShareGPT)"),
+        ('{\r\n  "conversation_id": "a",\r\n  "conversation": []\r\n}', "(LMSYS, WildChat)"),
         ('{"conversation_id": "a", "conversation": []}', "(LMSYS, WildChat)"),
         ('{"text_input": "What?", "output_length": 20}', "(AIPerf)"),
         ('{"prompt": "What?", "output_tokens": 20}', "prompts"),
