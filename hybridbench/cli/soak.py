@@ -468,7 +468,7 @@ def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
     from hybridbench.runs.soak import run_soak
     from hybridbench.workload.trace_replay import check_trace
 
-    check_trace(plan.trace, whole=False)
+    check_trace(plan.trace)
     with listening(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     raise typer.Exit(render_outcome(outcome, options))

@@ -91,7 +91,7 @@ class Requests:
         profile = load_profile(source).with_overrides(parse_overrides(self.set_, None, None))
         if self.trace is not None:
             profile = profile.for_replay()
-            check_trace(self.trace, whole=False)
+            check_trace(self.trace)
         _check_options(profile.options.without)
         has_sessions = api.value in OF_SESSIONS
         note = ""

@@ -40,7 +40,7 @@ from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.profile import Profile
-from hybridbench.workload.trace_replay import check_trace
+from hybridbench.workload.trace_replay import describe_trace
 
 # Measured on stored runs of several profiles: a line of samples.jsonl with all metrics, the events
 # of a checkpoint, and the fixed files (page, summary, worker log).
@@ -126,7 +126,7 @@ def preview_soak(plan: SoakPlan) -> Preview:
         WorkerFailedError: the worker did not start.
     """
     clock = SystemClock()
-    trace_note = check_trace(plan.trace, whole=True)
+    trace_note = describe_trace(plan.trace, plan.profile) if plan.trace else ""
     run_id = new_run_id(clock.wall_s(), plan.model, plan.profile.name, plan.defects)
     manifest = planned_manifest(plan, run_id, clock.wall_s())
     with (

@@ -75,30 +75,53 @@ def parse_speedup(text: str) -> float:
     return speedup
 
 
-def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
-    """Describe the trace's requests, duration, rate and reuse; empty without a trace.
+def check_trace(options: TraceOptions | None) -> None:
+    """Read the trace's first row.
 
-    Args:
-        options: which trace.
-        whole: read every row; otherwise only the first, and return nothing about them all.
+    Raises:
+        ConfigError: with file and line, if it cannot be read.
+    """
+    if options is not None:
+        next(TraceFile(options.path, options.time_unit).rows())
+
+
+def describe_trace(options: TraceOptions, profile: Profile) -> str:
+    """Describe the trace's requests, duration, rate, lengths and reuse, as they will be replayed.
 
     Raises:
         ConfigError: with file and line, for what cannot be read.
     """
-    if options is None:
-        return ""
-    file = TraceFile(options.path, options.time_unit)
-    rows, later_turns, end_s, reuse = 0, 0, 0.0, _PrefixReuse()
+    file, scale = TraceFile(options.path, options.time_unit), float(options.length_scale)
+    context_len = _context_len(profile)
+    rows = later_turns = cut = prompts = answers = 0
+    end_s, reuse = 0.0, _PrefixReuse()
     for row in file.rows():
-        if not whole:
-            return ""
         rows, later_turns, end_s = rows + 1, later_turns + row.is_later_turn, row.arrival_s
+        wanted = int(scale * row.input_length), int(scale * row.output_length)
+        cut += _fitted(*wanted, context_len) != wanted
+        prompts, answers = prompts + wanted[0], answers + wanted[1]
         reuse.add(row)
     span_s = end_s / options.speedup
     rate = f", {rows / span_s:.3g} requests/s" if span_s else ""
     unit = "" if file.format is TraceFormat.AZURE else f", times read in {file.time_unit}"
+    too_long = f", {cut:,} requests are cut to {context_len:,} tokens" if cut else ""
     turns = f", later turns without their history: {later_turns:,}" if later_turns else ""
-    return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}, {reuse.described()}{turns}"
+    return (
+        f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}, on average "
+        f"{prompts / rows:,.0f} tokens of prompt and {answers / rows:,.0f} of answer{too_long}, "
+        f"{reuse.described()}{turns}"
+    )
+
+
+def _context_len(profile: Profile) -> int:
+    pools = profile.pools
+    return min(pools.max_context_len, pools.kv_tokens - pools.page_size)
+
+
+def _fitted(prompt: int, answer: int, context_len: int) -> tuple[int, int]:
+    """Cut both lengths to a context: the answer to half of it, the prompt to the rest."""
+    answer = min(answer, context_len // 2)
+    return min(prompt, context_len - answer), answer
 
 
 class _PrefixReuse:
@@ -196,8 +219,7 @@ class TraceReplay:
         self._seed = profile.seed if seed is None else seed
         self._vocab_size = vocab_size
         self._max_in_flight = profile.arrival.max_in_flight
-        pools = profile.pools
-        self._context_len = min(pools.max_context_len, pools.kv_tokens - pools.page_size)
+        self._context_len = _context_len(profile)
         self._tokens = TraceTokens(self._seed, vocab_size, options.length_scale)
         self._sampling = SamplingDraws(
             profile.sampling, vocab_size, stream(self._seed, "trace sampling")
@@ -300,12 +322,11 @@ class TraceReplay:
         self._counts["submitted"] += 1
         rid = f"t{self._counts['submitted']}"
         self._live.add(rid)
-        wanted = self._tokens.scaled(row.output_length)
-        output = min(wanted, self._context_len // 2)
-        limit = self._context_len - output
-        prompt = self._tokens.prompt(row, self._lap, limit)
-        self._counts["clipped_outputs"] += output < wanted
-        self._counts["clipped_inputs"] += self._tokens.scaled(row.input_length) > limit
+        wanted = self._tokens.scaled(row.input_length), self._tokens.scaled(row.output_length)
+        length, output = _fitted(*wanted, self._context_len)
+        self._counts["clipped_inputs"] += length < wanted[0]
+        self._counts["clipped_outputs"] += output < wanted[1]
+        prompt = self._tokens.prompt(row, self._lap, length)
         return Submit(rid, prompt, self._sampling.draw(output))
 
     def _advance(self) -> None:

@@ -20,7 +20,7 @@ from hybridbench.workload.trace_replay import (
     TraceOptions,
     TraceReplay,
     TraceTokens,
-    check_trace,
+    describe_trace,
     parse_length_scale,
     parse_speedup,
 )
@@ -37,6 +37,10 @@ RECORDED = ROOT.parent / "shared" / "traces"
 def replay(path: Path, scale: str = "1/32", speedup: float = 1.0, extra: str = "") -> TraceReplay:
     options = TraceOptions(path, parse_length_scale(scale), speedup)
     return TraceReplay(base(extra), options, VOCAB)
+
+
+def described(path: Path, scale: Fraction = Fraction(1), speedup: float = 1.0) -> str:
+    return describe_trace(TraceOptions(path, scale, speedup), base())
 
 
 def row(time_ms: int, blocks: list[int], length: int, output: int = 64) -> dict[str, object]:
@@ -300,21 +304,33 @@ def test_a_description_has_the_share_of_tokens_in_prefixes_of_earlier_rows(tmp_p
         row(1000, [0, 1, 3], 1200),  # 1,024 tokens again
     ]
 
-    said = check_trace(TraceOptions(mooncake(tmp_path / "t", *rows), speedup=0.5), whole=True)
-    fresh = check_trace(TraceOptions(mooncake(tmp_path / "u", rows[0], rows[2])), whole=True)
+    said = described(mooncake(tmp_path / "t", *rows), speedup=0.5)
+    fresh = described(mooncake(tmp_path / "u", rows[0], rows[2]))
 
     assert said == (
-        "4 requests in 2s, 2 requests/s, times read in ms, 36.0% of prompt tokens in shared "
-        "prefixes"
+        "4 requests in 2s, 2 requests/s, times read in ms, on average 1,068 tokens of prompt and "
+        "64 of answer, 36.0% of prompt tokens in shared prefixes"
     )
     assert fresh.endswith(", no shared prefixes")
+
+
+@pytest.mark.parametrize(("scale", "cut"), [("1", 4), ("1/2", 2)])
+def test_a_description_counts_the_requests_that_the_replay_cuts(
+    tmp_path: Path, scale: str, cut: int
+) -> None:
+    lengths = [(1984, 64), (1985, 64), (10, 1025), (4000, 2048), (5000, 10)]
+    path = mooncake(tmp_path / "t", *(row(0, [*range(-(-n // 512))], n, m) for n, m in lengths))
+
+    said = described(path, parse_length_scale(scale))
+
+    assert f", {cut} requests are cut to 2,048 tokens, " in said
 
 
 def test_a_description_says_that_later_turns_have_no_history(tmp_path: Path) -> None:
     first = {"session_id": "a", **row(0, [0], 512)}
     later = {"session_id": "a", "delay": 1000, "input_length": 9, "output_length": 1}
 
-    said = check_trace(TraceOptions(mooncake(tmp_path / "t", first, later)), whole=True)
+    said = described(mooncake(tmp_path / "t", first, later))
 
     assert said.endswith(", no shared prefixes, later turns without their history: 1")
 
