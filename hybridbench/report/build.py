@@ -448,9 +448,22 @@ def _coverage_table(verdict: Verdict) -> Table:
 
 
 def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
-    notes = [model_note(record.manifest.model), _no_end(record), *verdict.notes]
+    notes = [model_note(record.manifest.model), _no_end(record), _cut_requests(record)]
+    notes += verdict.notes
     notes += [note.text for note in record.all_events(Note)]
     return tuple(dict.fromkeys(note for note in notes if note))
+
+
+def _cut_requests(record: RunRecord) -> str:
+    """Return a note if requests of a trace were longer than the context, otherwise empty."""
+    counts = Counter(record.manifest.workload_counts)
+    prompts, answers = counts["clipped_inputs"], counts["clipped_outputs"]
+    if not prompts and not answers:
+        return ""
+    return (
+        f"of {counts['submitted']} requests of the trace {prompts} prompts and {answers} "
+        "answers were cut to fit pools.max_context_len; --length-scale shortens all by one factor"
+    )
 
 
 def _no_end(record: RunRecord) -> str:

@@ -85,6 +85,19 @@ def test_what_the_reader_had_to_leave_out_is_told_in_the_notes() -> None:
     assert not any(row[1] == "note" for row in document.events.rows)
 
 
+def test_requests_of_a_trace_that_were_cut_are_a_note() -> None:
+    record = synthetic.record_of(120.0)
+    counts = {"submitted": 1090, "clipped_inputs": 54, "clipped_outputs": 0}
+    manifest = replace_fields(record.manifest, workload_counts=counts)
+
+    said = build_document(replace(record, manifest=manifest), synthetic.clean_verdict(record)).notes
+    whole = build_document(record, synthetic.clean_verdict(record)).notes
+
+    note = "of 1090 requests of the trace 54 prompts and 0 answers were cut to fit pools.max_cont"
+    assert [str(one).startswith(note) for one in said].count(True) == 1
+    assert not any("were cut" in str(one) for one in whole)
+
+
 def test_a_finding_of_a_lesser_kind_does_not_hide_the_one_of_the_verdict() -> None:
     record = synthetic.record_of(120.0)
     verdict = synthetic.leak_verdict(record)
