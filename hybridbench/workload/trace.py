@@ -50,7 +50,7 @@ _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURSTGPT_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
 # Two thousand times the longest context in use.
 _TOKENS_MAX: Final = 2**31 - 1
-_MOMENT: Final = re.compile(r"([^.,]*?)(?:[.,](\d+))?([+-]\d\d:?\d\d|Z)?", re.ASCII)
+_MOMENT: Final = re.compile(r"(\d{4}-[^.,]*?)(?:[.,](\d+))?([+-]\d\d:?\d\d|Z)?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
 # No request takes as long: rows further apart are not merely written out of order.
 _OUT_OF_ORDER_S: Final = 600.0
@@ -489,7 +489,10 @@ def _length(value: object, name: str, place: str) -> int:
 
 def _hash_ids(value: object, place: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise ConfigError(f"{place}: hash_ids must be a list of whole numbers.")
+        raise ConfigError(
+            f"{place}: hash_ids must be a list of whole numbers below 2**63; number the different "
+            "blocks 0, 1, 2 and so on."
+        )
     return tuple(value)
 
 

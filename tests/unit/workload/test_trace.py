@@ -309,7 +309,11 @@ MALFORMED = {
     ),
     "hash ids of another kind": (
         json.dumps({**GOOD, "hash_ids": [0, "a"]}),
-        "hash_ids must be a list of whole numbers.",
+        "hash_ids must be a list of whole numbers below 2**63; number the different blocks 0, 1, ",
+    ),
+    "hashes of 64 bits": (
+        json.dumps({**GOOD, "hash_ids": [0, 2**64 - 1]}),
+        "hash_ids must be a list of whole numbers below 2**63; number the different blocks 0, 1, ",
     ),
     "a session that is no name": (
         json.dumps({**GOOD, "session_id": ["a"]}),
@@ -349,6 +353,8 @@ def test_a_first_time_that_is_no_number_is_not_one_of_unknown_unit(
     [
         ("2023-11-16 18:17:04,12", "2 cells; a row has TIMESTAMP, ContextTokens, GeneratedTokens."),
         ("yesterday,12,3", "TIMESTAMP is 'yesterday'; write 2023-11-16 18:17:03.9799600."),
+        # Milliseconds since 1970, not a date without hyphens in 1712.
+        ("1712111511234,12,3", "TIMESTAMP is '1712111511234'; write 2023-11-16 18:17:03.9799600."),
         ("2023-11-16 18:17:04,x,3", "ContextTokens is 'x'; it must be a whole number, 0 or more."),
         (
             "2023-11-16 18:17:04,5,-3",
