@@ -23,6 +23,7 @@ _FOREIGN: Mapping[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
     "use_sliding_window": (None, False),
+    "is_causal": (None, True),
     "qk_layernorm": (None, False),
     "use_qk_norm": (None, False),
     "attention_multiplier": (None, 1),

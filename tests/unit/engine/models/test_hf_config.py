@@ -145,6 +145,7 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
         ),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; no family here"),
         ({"use_sliding_window": True}, "use_sliding_window is True; no family here computes this"),
+        ({"is_causal": False}, "is_causal is False; no family here computes this"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported are silu and swish"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),
         ({"num_experts": True}, "num_experts is True; it must be a whole number"),
@@ -208,6 +209,7 @@ def test_keys_that_turn_foreign_parts_off_are_accepted(tmp_path: Path) -> None:
     off: dict[str, Any] = {
         "final_logit_softcapping": None,
         "use_sliding_window": False,
+        "is_causal": True,
         "logit_scale": 1.0,
     }
     same = {"rope_theta": TINY.rope.rope_theta, "factor": 1.0}
