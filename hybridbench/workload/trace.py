@@ -316,7 +316,7 @@ class TraceFile:
             session = record.get("session_id")
             if isinstance(session, list | dict):
                 raise ConfigError(f"{place}: session_id must be a text or a number.")
-            is_later_turn = "timestamp" not in record
+            is_later_turn = record.get("timestamp") is None
             if is_later_turn and session not in latest:
                 raise ConfigError(
                     f"{place}: timestamp is missing; only a later turn of a session may have a "
@@ -461,7 +461,8 @@ def _json_record(line: str, place: str) -> dict[str, object]:
     if not isinstance(record, dict):
         raise ConfigError(f"{place}: not an object with {', '.join(_MOONCAKE_KEYS)}.")
     for key in _MOONCAKE_KEYS:
-        if key not in record and not (key == "timestamp" and "delay" in record):
+        instead = record.get("delay") if key == "timestamp" else None
+        if record.get(key) is None and instead is None:
             raise ConfigError(f"{place}: {key} is missing; a row has {', '.join(_MOONCAKE_KEYS)}.")
     return record
 

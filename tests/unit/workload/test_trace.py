@@ -283,6 +283,10 @@ MALFORMED = {
         json.dumps({k: v for k, v in GOOD.items() if k != "output_length"}),
         "output_length is missing; a row has timestamp, input_length, output_length.",
     ),
+    "a length of null": (
+        json.dumps({**GOOD, "input_length": None}),
+        "input_length is missing; a row has timestamp, input_length, output_length.",
+    ),
     "a negative length": (
         json.dumps({**GOOD, "output_length": -3}),
         "output_length is -3; it must be a whole number, 0 or more.",
@@ -469,8 +473,8 @@ def test_later_turns_of_a_session_arrive_after_their_delay_among_the_others(tmp_
     rows = [
         {"session_id": "a", "timestamp": 0, "input_length": 9, "output_length": 1},
         {"session_id": "a", "delay": 2500, "input_length": 3, "output_length": 1},
-        {"session_id": "a", "delay": 400, "input_length": 4, "output_length": 1},
-        {"session_id": "b", "timestamp": 900, "input_length": 7, "output_length": 1},
+        {"session_id": "a", "timestamp": None, "delay": 400, "input_length": 4, "output_length": 1},
+        {"session_id": "b", "timestamp": 900, "delay": None, "input_length": 7, "output_length": 1},
         {"session_id": "c", "timestamp": 2700, "input_length": 8, "output_length": 1},
     ]
 
