@@ -251,9 +251,9 @@ class TraceFile:
     def _rows_of(self, lines: TextIO) -> Iterator[TraceRow]:
         match self.format:
             case TraceFormat.MOONCAKE:
-                return self._blocks(lines, self.block_tokens, whole_blocks=False)
+                return self._blocks(lines, self.block_tokens)
             case TraceFormat.BAILIAN:
-                return self._blocks(lines, _BAILIAN_BLOCK_TOKENS, whole_blocks=True)
+                return self._blocks(lines, _BAILIAN_BLOCK_TOKENS)
             case TraceFormat.AZURE:
                 return self._table(lines, _AZURE_COLUMNS, _moment_s)
             case TraceFormat.BURSTGPT:
@@ -298,13 +298,8 @@ class TraceFile:
             code=ErrorCode.NEEDS_OPTION,
         )
 
-    def _blocks(
-        self, lines: TextIO, block_tokens: int, *, whole_blocks: bool
-    ) -> Iterator[TraceRow]:
-        """Yield rows of JSONL; with ``whole_blocks`` a last block that is not full may lack an id.
-
-        A row without ids shares nothing.
-        """
+    def _blocks(self, lines: TextIO, block_tokens: int) -> Iterator[TraceRow]:
+        """Yield rows of JSONL; one without ids shares nothing."""
         per_second = TIME_UNITS[self.time_unit]
         zero: float | None = None
         latest: dict[object, float] = {}  # by session, as recorded
@@ -334,12 +329,12 @@ class TraceFile:
             output_length = _length(record["output_length"], "output_length", place)
             ids = record.get("hash_ids")
             hash_ids = () if ids is None else _hash_ids(ids, place)
-            blocks = -(-input_length // block_tokens)
-            full = input_length // block_tokens if whole_blocks else blocks
-            if ids is not None and len(hash_ids) not in {full, blocks}:
+            counts = _block_counts(input_length, block_tokens)
+            if ids is not None and len(hash_ids) not in counts:
                 raise ConfigError(
                     f"{place}: {len(hash_ids)} hash_ids for {input_length} tokens; "
-                    f"one per {block_tokens} makes {blocks}; rows without hash_ids share no prefix."
+                    f"one per {block_tokens} makes {max(counts)}; rows without hash_ids share no "
+                    "prefix."
                 )
             zero = time if zero is None else zero
             arrival_s = (time - zero) / per_second
@@ -442,8 +437,16 @@ def _block_tokens(records: Sequence[dict[str, object]]) -> int:
         if isinstance(ids := record.get("hash_ids"), list)
         and isinstance(length := record.get("input_length"), int)
     ]
-    fits = {size: sum(-(-n // size) == count for n, count in pairs) for size in _BLOCK_SIZES}
+    fits = {
+        size: sum(count in _block_counts(length, size) for length, count in pairs)
+        for size in _BLOCK_SIZES
+    }
     return max(_BLOCK_SIZES, key=lambda size: fits[size])
+
+
+def _block_counts(tokens: int, size: int) -> tuple[int, int]:
+    """The numbers of full blocks, as engines hash them, and of all blocks of a prompt."""
+    return tokens // size, -(-tokens // size)
 
 
 def _cells(line: str, place: str, delimiter: str) -> list[str]:

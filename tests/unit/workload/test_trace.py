@@ -308,8 +308,8 @@ MALFORMED = {
         "timestamp is nan; it must be a number, 0 or more.",
     ),
     "too few hash ids": (
-        json.dumps({**GOOD, "hash_ids": [0]}),
-        "1 hash_ids for 600 tokens; one per 512 makes 2; rows without hash_ids share no prefix.",
+        json.dumps({**GOOD, "input_length": 1100, "hash_ids": [0]}),
+        "1 hash_ids for 1100 tokens; one per 512 makes 3; rows without hash_ids share no prefix.",
     ),
     "hash ids of another kind": (
         json.dumps({**GOOD, "hash_ids": [0, "a"]}),
@@ -454,14 +454,16 @@ def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
     assert [row.arrival_s for row in TraceFile(path).rows()] == [0.0, 0.5]
 
 
+@pytest.mark.parametrize("partly_filled", [0, 1])
 @pytest.mark.parametrize("block", [16, 64, 256, 512])
 def test_the_size_of_a_block_is_what_the_ids_of_most_rows_stand_for(
-    tmp_path: Path, block: int
+    tmp_path: Path, block: int, partly_filled: int
 ) -> None:
     lengths = [2526, 700, 1290]
+    ids = [list(range(length // block + partly_filled)) for length in lengths]
     rows = [
-        {**GOOD, "timestamp": 1000 * i, "input_length": n, "hash_ids": list(range(-(-n // block)))}
-        for i, n in enumerate(lengths)
+        {**GOOD, "timestamp": 1000 * i, "input_length": lengths[i], "hash_ids": ids[i]}
+        for i in range(3)
     ]
 
     found = [row.block_tokens for row in TraceFile(mooncake(tmp_path / "t", *rows)).rows()]
