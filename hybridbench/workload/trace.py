@@ -39,6 +39,7 @@ from hybridbench.foundation.foreign import (
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
 # Block sizes of recorders that write this format with their engine's blocks.
 _BLOCK_SIZES: Final = (BLOCK_TOKENS, 16, 32, 64, 128, 256)
+_BLOCKS: Final = ", ".join(map(str, sorted(_BLOCK_SIZES)))
 TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # units per second
 # Slower or faster than any published trace: then the unit is probably a different one.
 _PER_SECOND: Final = (0.01, 100.0)
@@ -333,8 +334,8 @@ class TraceFile:
             if ids is not None and len(hash_ids) not in counts:
                 raise ConfigError(
                     f"{place}: {len(hash_ids)} hash_ids for {input_length} tokens; "
-                    f"one per {block_tokens} makes {max(counts)}; rows without hash_ids share no "
-                    "prefix."
+                    f"one per {block_tokens} makes {max(counts)}; blocks of {_BLOCKS} tokens are "
+                    "read, and rows without hash_ids share no prefix."
                 )
             zero = time if zero is None else zero
             arrival_s = (time - zero) / per_second

@@ -309,7 +309,8 @@ MALFORMED = {
     ),
     "too few hash ids": (
         json.dumps({**GOOD, "input_length": 1100, "hash_ids": [0]}),
-        "1 hash_ids for 1100 tokens; one per 512 makes 3; rows without hash_ids share no prefix.",
+        "1 hash_ids for 1100 tokens; one per 512 makes 3; blocks of 16, 32, 64, 128, "
+        "256, 512 tokens are read, and rows without hash_ids share no prefix.",
     ),
     "hash ids of another kind": (
         json.dumps({**GOOD, "hash_ids": [0, "a"]}),
