@@ -85,7 +85,7 @@ class Requests:
             )
         from hybridbench.runs.http_load import Traffic, words_of
         from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
-        from hybridbench.workload.trace_replay import check_trace
+        from hybridbench.workload.trace_replay import check_trace, note_on_length
 
         source = self.profile or DEFAULT_PROFILE
         profile = load_profile(source).with_overrides(parse_overrides(self.set_, None, None))
@@ -94,14 +94,17 @@ class Requests:
             check_trace(self.trace)
         _check_options(profile.options.without)
         has_sessions = api.value in OF_SESSIONS
+        served = profile.for_servers(sessions=has_sessions)
         note = ""
-        if profile.sessions.share and self.trace is None and not has_sessions:
+        if self.trace is not None:
+            note = note_on_length(self.trace, served)
+        elif profile.sessions.share and not has_sessions:
             note = f"--api {api} has no sessions: those of {profile.name} were plain conversations"
         return Traffic(
             url=_base(self.url),
             api=api.value,
             stream=self.stream is not False,
-            profile=profile.for_servers(sessions=has_sessions),
+            profile=served,
             source=source,
             # Random: repeated runs with one seed would miss growth per distinct request.
             seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,

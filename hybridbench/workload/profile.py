@@ -102,7 +102,11 @@ class Profile(ProfileKeys):
         """
         nothing = ["assert_coverage", "controls", "force"]
         nothing += [] if sessions else ["sessions"]
-        more = {"priorities": "[]", "prompts.payload": "0"}
+        # The pools are the server's own; here they only bound the length of a request.
+        page = self.pools.page_size
+        needed = page * (1 + -(-self.pools.max_context_len // page))
+        kv_tokens = str(max(self.pools.kv_tokens, needed))
+        more = {"priorities": "[]", "prompts.payload": "0", "pools.kv_tokens": kv_tokens}
         return self.with_overrides({**dict.fromkeys(nothing, "{}"), **more})
 
     @property

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -97,9 +99,9 @@ def describe_trace(options: TraceOptions, profile: Profile) -> str:
     end_s, reuse = 0.0, _PrefixReuse()
     for row in file.rows():
         rows, later_turns, end_s = rows + 1, later_turns + row.is_later_turn, row.arrival_s
-        wanted = int(scale * row.input_length), int(scale * row.output_length)
-        cut += _fitted(*wanted, context_len) != wanted
-        prompts, answers = prompts + wanted[0], answers + wanted[1]
+        prompt, answer = _scaled(row, scale)
+        cut += _fitted(prompt, answer, context_len) != (prompt, answer)
+        prompts, answers = prompts + prompt, answers + answer
         reuse.add(row)
     span_s = end_s / options.speedup
     rate = f", {rows / span_s:.3g} requests/s" if span_s else ""
@@ -111,6 +113,27 @@ def describe_trace(options: TraceOptions, profile: Profile) -> str:
         f"{prompts / rows:,.0f} tokens of prompt and {answers / rows:,.0f} of answer{too_long}, "
         f"{reuse.described()}{turns}"
     )
+
+
+def note_on_length(options: TraceOptions, profile: Profile) -> str:
+    """Say how many of the trace's first requests do not fit the context; empty if all do."""
+    scale, context_len = float(options.length_scale), _context_len(profile)
+    lengths: list[tuple[int, int]] = []
+    # A row that cannot be read ends the replay there, not before it begins.
+    with suppress(ConfigError):
+        rows = TraceFile(options.path, options.time_unit).rows()
+        lengths.extend(_scaled(row, scale) for row in islice(rows, _LOOKED_AT))
+    cut = sum(_fitted(*wanted, context_len=context_len) != wanted for wanted in lengths)
+    if not cut:
+        return ""
+    return (
+        f"of the first {len(lengths)} requests of the trace {cut} are cut to {context_len} tokens: "
+        "set pools.max_context_len to the server's limit"
+    )
+
+
+def _scaled(row: TraceRow, scale: float) -> tuple[int, int]:
+    return int(scale * row.input_length), int(scale * row.output_length)
 
 
 def _context_len(profile: Profile) -> int:
@@ -359,6 +382,7 @@ class TraceReplay:
 
 
 _MAX_SPEEDUP: Final = 1e6
+_LOOKED_AT: Final = 1000
 # A few hundred MiB of block names.
 _REUSE_BLOCKS_MAX: Final = 2_000_000
 _HELD_BACK_S: Final = 0.25

@@ -57,9 +57,30 @@ def test_where_it_has_none_the_report_says_what_they_became(api: ApiName) -> Non
     )
 
 
+def test_requests_of_a_trace_that_no_context_of_the_profile_holds_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lengths = (400, 1900, 30_000)
+    path.write_text(
+        "".join(
+            f'{{"timestamp": {1000 * i}, "input_length": {length}, "output_length": 40}}\n'
+            for i, length in enumerate(lengths)
+        )
+    )
+
+    def note(*settings: str) -> str:
+        return replace(PLAIN, trace=TraceOptions(path), set_=list(settings)).traffic().note
+
+    assert note() == (
+        "of the first 3 requests of the trace 2 are cut to 512 tokens: set pools.max_context_len "
+        "to the server's limit"
+    )
+    assert note("pools.max_context_len=20000").startswith("of the first 3 requests of the trace 1 ")
+    assert note("pools.max_context_len=32768") == ""
+
+
 def test_nothing_is_said_of_sessions_that_nobody_asked_for() -> None:
     assert replace(PLAIN, profile="chat-churn").traffic().note == ""
-    assert replace(PLAIN, trace=TraceOptions(TRACE)).traffic().note == ""
+    assert "session" not in replace(PLAIN, trace=TraceOptions(TRACE)).traffic().note
 
 
 @pytest.mark.parametrize(
