@@ -12,7 +12,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.facts import CUTS
 from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.analysis.facts.window import last_segment, segments
-from hybridbench.analysis.findings.kept import CacheFills, Held
+from hybridbench.analysis.findings.held import CacheFills, Held
 from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.headline import in_headline
 from hybridbench.analysis.record import RunRecord

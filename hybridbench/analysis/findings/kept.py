@@ -1,5 +1,5 @@
-"""Findings about what a process keeps: entries of containers, objects, blocks and bytes of its
-heap, open files, threads, child processes and zombies; and caches that fill.
+"""What a process keeps, as findings: entries of containers, objects, blocks and bytes of its heap,
+open files, threads, child processes and zombies; and caches that fill.
 
 One leak shows in many counts: the container, its objects, their own lists, the allocator's blocks,
 and memory.  Each container that stays the same throughout is a finding, with the rest as its
@@ -8,358 +8,26 @@ evidence; if no container grows, the objects come first, then the allocators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from hybridbench.analysis.drivers.heap_growth import (
-    LEAST_S,
-    WINDOW,
-    Doubt,
-    Growing,
-    GrowthKind,
-    Sort,
-)
+from hybridbench.analysis.drivers.heap_growth import Doubt, Growing, GrowthKind, Sort
 from hybridbench.analysis.drivers.search import TIME, explained
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.findings.growth import Growth, odds_text
-from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
+from hybridbench.analysis.findings.growth import Growth
+from hybridbench.analysis.findings.held import HELD, Beside, CacheFills, HandlesKept, Held
 from hybridbench.analysis.trend.allowance import Allowance
-from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
+from hybridbench.analysis.trend.reasons import WithinBudget
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
-from hybridbench.foundation.metrics import MEMORY, Unit, declared
-from hybridbench.foundation.units import format_bytes, format_duration
-from hybridbench.records.codes import Evidence
-from hybridbench.records.events import PAGE
-from hybridbench.records.finding import Basis, Words
-from hybridbench.records.rates import number, per_text
+from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
 
 _NAMED: Final = 4
-_LEVELS_NAMED: Final = 5
 # Of its length, in the second half of the run: a cache that grows by less is practically full.
 _MATTERS: Final = 0.05
-
-_WORDS: Final = {
-    Sort.ENTRIES: "entries of {name}",
-    Sort.OBJECTS: "{name} objects",
-    Sort.BLOCKS: "blocks of Python's allocator",
-    Sort.BYTES: "bytes from malloc",
-    Sort.HANDLES: "{name}",
-}
-
-
-_DOUBTS: Final[Mapping[Doubt, str]] = {
-    Doubt.PACE: "it may still be a cache that fills ever more slowly",
-    Doubt.PARTS: (
-        "where no whole number comes with each event, "
-        f"{format_duration(LEAST_S)} are needed: it may be a cache that fills"
-    ),
-    Doubt.GARBAGE: (
-        "they may be in reference cycles that the garbage collector has not yet freed: only an "
-        "idle point with a collection tells, and there is none in a process whose collector is "
-        "disabled or whose heap is large"
-    ),
-    Doubt.MANY: "new containers came with the entries: whatever holds those keeps the entries",
-    Doubt.WINDOW: (
-        f"it may be a window of recent events: more than {number(WINDOW)} events would show that "
-        "it is none"
-    ),
-    Doubt.CACHE: "it may grow with the server's KV cache, as long as that fills",
-    Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
-    Doubt.STOPPED: "after the last idle point it did not grow with its event",
-}
-
-
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """Another count that shows the same leak, with its gain per event or second."""
-
-    sort: str
-    name: str
-    value: float
-    per: str
-
-    def text(self) -> str:
-        """``Request objects: 1.00 per request``."""
-        rate = Rate(self.value, self.value, self.value, self.sort, self.per)
-        what = _words(Sort(self.sort), self.name)
-        if self.sort == Sort.BYTES.value:
-            what = "private memory" if self.name == MEMORY else "malloc"
-            return f"{what}: {format_bytes(self.value)}{per_text(self.per)}"
-        return f"{what}: {bare_rate_text(replace(rate, lower=0.0))}"
-
-
-class Held(Basis, frozen=True, kw_only=True):
-    """A count in one process's heap that only grows.
-
-    Attributes:
-        role: of the process.
-        name: the attribute path, or the type.
-        last: the final count.
-        at_idle: the counts at the last idle points, of which ``rounds`` were equal; empty if only
-            traffic was evaluated.
-        collected: whether garbage was collected at these points.
-        counted: each of those rounds kept exactly as much as its events explain, so that doubts
-            about the samples in between do not matter.
-        censuses: heap scans compared under traffic.
-        early, late: the rate in the first and the second half of the time.
-        odds: p-value of the second half's growth, if only traffic was evaluated.
-        alike: whether the rounds agree; otherwise each gained, but by varying amounts.
-        doubt: why the finding is open; empty if it is not.
-        beside: other counts of the process that show the same growth.
-        budget: the cache that it may be, as long as that is not full.
-        kv_cache: the server's KV cache, if that is the doubt.
-    """
-
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    names_mechanism: ClassVar[bool] = True
-    sort: ClassVar[Sort]
-
-    role: str
-    name: str
-    last: float
-    at_idle: tuple[float, ...] = ()
-    collected: bool = True
-    rounds: int = 0
-    alike: bool = True
-    counted: bool = False
-    doubt: str = ""
-    censuses: int = 0
-    early: float
-    late: float
-    odds: float | None = None
-    beside: tuple[Beside, ...] = ()
-    budget: WithinBudget | None = None
-    kv_cache: KvCacheIsFilling | None = None
-
-    @property
-    def is_exact(self) -> bool:
-        return self.counted
-
-    def words(self, found: Finding) -> Words:
-        keeps = "may keep" if self.doubt else "keeps"
-        cache = self.budget or self.kv_cache
-        cause = _DOUBTS[Doubt(self.doubt)] if self.doubt else self._cause
-        return Words(
-            f"{self.role} {keeps} {_each(found.rates[0], self._what)}",
-            cause=cause if cache is None else cache.text(),
-            evidence=(*self._evidence(found), *driver_evidence(found)),
-        )
-
-    @property
-    def _what(self) -> str:
-        return _words(self.sort, self.name)
-
-    @property
-    def _cause(self) -> str:
-        raise NotImplementedError(type(self).__name__)
-
-    def _evidence(self, found: Finding) -> Iterable[str]:
-        per = found.rates[0].per
-        if self.rounds:
-            write = format_bytes if self.sort is Sort.BYTES else number
-            levels = ", ".join(map(write, self.at_idle[-_LEVELS_NAMED:]))
-            how = "agree" if self.alike else "each added some, and do not agree on how many"
-            collected = ", after a collection" if self.collected else ""
-            yield (
-                f"held at idle{collected}: {levels}; the last {self.rounds} rounds of "
-                f"traffic between two idle points {how}"
-            )
-            if self.censuses:
-                yield f"{self.censuses} heap scans under traffic agree"
-        else:
-            yield (
-                f"{self.censuses} heap scans under traffic: {_bare(self.early)}{per_text(per)} in "
-                f"the first half, {_bare(self.late)} in the second"
-            )
-        if self.odds is not None:
-            yield f"false-alarm probability of the second half: {odds_text(self.odds)}"
-        yield from (one.text() for one in self.beside)
-
-
-class EntriesKept(Held, frozen=True, kw_only=True):
-    """A container that is never emptied, or ``several`` of one name, of which there are more and
-    more; ``holds`` is the type of most values.
-    """
-
-    kind: ClassVar[str] = "entries-kept"
-    meaning: ClassVar[str] = "A container of a watched process keeps entries for good."
-    question: ClassVar[str] = "no container of the process keeps entries for good"
-    sort: ClassVar[Sort] = Sort.ENTRIES
-
-    holds: str = ""
-    several: bool = False
-
-    @property
-    def _what(self) -> str:
-        return f"series of {self.name}" if self.role == PAGE else super()._what
-
-    @property
-    def _cause(self) -> str:
-        if self.role == PAGE:
-            return f"a label of {self.name} gets new values, and their series are never removed"
-        values = f" ({self.holds})" if self.holds else ""
-        if self.several:
-            return f"more and more containers of this name stay alive, with their entries{values}"
-        return f"entries{values} are added to {self.name} and never removed"
-
-    def advice(self, found: Finding) -> str:
-        event = _for_each(found)
-        if self.role == PAGE:
-            return f"Find the label of {self.name} that gets a new value{event}."
-        if self.several:
-            return f"Find what still refers to the owners of {self.name} (gc.get_referrers)."
-        return (
-            f"Find where entries are added to {self.name}{event} and which exit path does not "
-            "remove them. If it is a cache with a limit that was not reached, say so with "
-            f"--cache-budget {self.name}=SIZE."
-        )
-
-
-class ObjectsKept(Held, frozen=True, kw_only=True):
-    """Objects of one type that stay alive, without a known container that holds them."""
-
-    kind: ClassVar[str] = "objects-kept"
-    meaning: ClassVar[str] = "Objects of one type stay alive in a watched process."
-    question: ClassVar[str] = "no type of object of the process only grows"
-    sort: ClassVar[Sort] = Sort.OBJECTS
-
-    @property
-    def _cause(self) -> str:
-        return "something that is in use still refers to them: a collection keeps them"
-
-    def advice(self, found: Finding) -> str:
-        del found
-        if self.doubt == Doubt.GARBAGE and self.rounds:
-            return f"Call gc.collect() in the process: if {self.name} objects stay, they leak."
-        if self.rounds:
-            return f"Find what still refers to {self.name} objects (gc.get_referrers)."
-        return "Repeat the run with --idle-every, which collects garbage before it counts."
-
-
-class BlocksKept(Held, frozen=True, kw_only=True):
-    """More blocks from Python's allocator at each idle point, with no name for their use."""
-
-    kind: ClassVar[str] = "blocks-kept"
-    meaning: ClassVar[str] = "A watched process holds more Python objects at each idle point."
-    question: ClassVar[str] = "the process holds no more Python objects at each idle point"
-    sort: ClassVar[Sort] = Sort.BLOCKS
-
-    @property
-    def _cause(self) -> str:
-        return "Python objects stay alive that no heap scan counts by name, such as strings"
-
-    def advice(self, found: Finding) -> str:
-        del found
-        return "Repeat the run with a heap scan at each idle point, which names what grows."
-
-
-class BytesKept(Held, frozen=True, kw_only=True):
-    """More bytes from malloc at each idle point, not explained by Python objects."""
-
-    kind: ClassVar[str] = "bytes-kept"
-    meaning: ClassVar[str] = "A watched process holds more memory from malloc at each idle point."
-    question: ClassVar[str] = "the process holds no more memory from malloc at each idle point"
-    sort: ClassVar[Sort] = Sort.BYTES
-
-    @property
-    def _cause(self) -> str:
-        return "native code, or large Python objects such as arrays and strings, keep memory"
-
-    def advice(self, found: Finding) -> str:
-        del found
-        return (
-            "If no Python object grows beside it, look at extension modules: run the command under "
-            "a native heap profiler."
-        )
-
-
-class HandlesKept(Held, frozen=True, kw_only=True):
-    """Open files, threads, child processes or zombies that are more at each idle point."""
-
-    kind: ClassVar[str] = "handles-kept"
-    meaning: ClassVar[str] = "A watched process keeps files open, or threads or children never end."
-    question: ClassVar[str] = "the process holds no more files, threads and children at idle points"
-    sort: ClassVar[Sort] = Sort.HANDLES
-
-    @property
-    def _cause(self) -> str:
-        return _HANDLES[self.name].cause
-
-    def advice(self, found: Finding) -> str:
-        return _HANDLES[self.name].advice.format(event=_for_each(found))
-
-
-class _Handle(NamedTuple):
-    cause: str
-    advice: str
-
-
-_HANDLES: Final[Mapping[str, _Handle]] = {
-    "open_fds": _Handle(
-        "files, pipes or sockets are opened and never closed",
-        "Find what is opened{event} (ls -l /proc/PID/fd) and which exit path does not close it.",
-    ),
-    "threads": _Handle(
-        "threads are started and never end",
-        "Find which threads are started{event} and what they wait for (py-spy dump, gdb).",
-    ),
-    "children": _Handle(
-        "child processes are started and never end",
-        "Find which processes are started{event} (ps --ppid PID) and what should end them.",
-    ),
-    "zombies": _Handle(
-        "child processes end, and the process never waits for them",
-        "Wait for each child that is started{event}, or ignore SIGCHLD if no status is needed.",
-    ),
-}
-
-
-class CacheFills(Basis, frozen=True, kw_only=True):
-    """A container whose growth slows down: a cache that is not yet full.
-
-    Attributes:
-        size: final number of entries in the largest of ``caches`` containers.
-        early, late: the rate in the first and the second half of the time.
-    """
-
-    kind: ClassVar[str] = "cache-fills"
-    meaning: ClassVar[str] = "A container of a watched process still fills like a cache."
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-
-    role: str
-    path: str
-    size: float
-    caches: int
-    early: float
-    late: float
-
-    def words(self, found: Finding) -> Words:
-        more = f" and {times(self.caches - 1, 'container')} more" if self.caches > 1 else ""
-        per = per_text(found.rates[0].per)
-        pace = f"ever more slowly: from {_bare(self.early)} to {_bare(self.late)}{per}"
-        if self.late >= self.early:
-            pace = f"by other counters of work more slowly, {_bare(self.late)}{per}"
-        return Words(
-            f"{self.role} still fills {self.path} ({number(self.size)} entries){more}, {pace}",
-            cause="it grows like a cache, and no limit of it is known",
-        )
-
-    def advice(self, found: Finding) -> str:
-        del found
-        return "Run until it is full, or start the target with a smaller cache."
-
-
-_KINDS: Final[dict[Sort, type[Held]]] = {
-    Sort.ENTRIES: EntriesKept,
-    Sort.OBJECTS: ObjectsKept,
-    Sort.BLOCKS: BlocksKept,
-    Sort.BYTES: BytesKept,
-    Sort.HANDLES: HandlesKept,
-}
 _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
 # Which count leads if one leak shows in several.
 _ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES, Sort.HANDLES)
@@ -567,7 +235,7 @@ def _budget_of(one: Growing, allowed: Allowance) -> WithinBudget | None:
 
 
 def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Finding:
-    kept, kind = one.kept, _KINDS[one.sort]
+    kept, kind = one.kept, HELD[one.sort]
     budget = _budget_of(one, allowed)
     unit = declared(one.name).label if one.sort is Sort.HANDLES else one.sort.value
     values = {
@@ -641,31 +309,3 @@ def _fills(one: Growing, caches: int) -> Finding:
         rates=(rate,),
         since_s=one.since_s,
     )
-
-
-def _each(rate: Rate, what: str) -> str:
-    """``1.00 (0.99 to 1.01) entries of app.kept per request``."""
-    value = format_bytes(rate.value) if rate.unit == Unit.BYTES else _bare(rate.value)
-    if rate.unit == Unit.BYTES:
-        what = "from malloc"
-    if rate.lower == rate.upper:
-        return f"exactly {value} {what}{per_text(rate.per)}"
-    ends = (rate.lower, rate.upper)
-    if rate.unit == Unit.BYTES:
-        low, high = map(format_bytes, ends)
-    else:
-        low, high = map(_bare, ends)
-    return f"{value} ({low} to {high}) {what}{per_text(rate.per)}"
-
-
-def _for_each(found: Finding) -> str:
-    return "" if found.driver is None else f" for each {singular(found.driver)}"
-
-
-def _words(sort: Sort, name: str) -> str:
-    return _WORDS[sort].format(name=declared(name).label if sort is Sort.HANDLES else name)
-
-
-def _bare(value: float) -> str:
-    rate = Rate(value, value - 1.0, value + 1.0, Unit.COUNT.value, "")
-    return bare_rate_text(rate)

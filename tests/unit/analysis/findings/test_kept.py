@@ -14,7 +14,8 @@ from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.drivers.kept import Work, kept_at_idle, kept_under_traffic
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings.kept import EntriesKept, kept_findings, without_parts
+from hybridbench.analysis.findings.held import EntriesKept
+from hybridbench.analysis.findings.kept import kept_findings, without_parts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.records.events import PAGE, Census, Event, IdleLook, Phase
