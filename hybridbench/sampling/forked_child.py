@@ -19,16 +19,19 @@ import select
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
 from hybridbench.sampling.runnable_time import RunnableTime
 
+CHILD_NAME: Final = "heap-scan"
+"""The kernel's name for such a copy: it is no child process of the engine's own."""
 _CHILD_NICENESS = 5
 # Opened once: each CDLL object leaves a reference cycle, which a heap scan would then find.
 _LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_GET_NAME = 1, 15, 16
+_OWN_NAME = ctypes.create_string_buffer(16)
 _READ_BYTES = 1 << 16
 _POLL_S = 0.05
 _LAST_RESORT = 20.0
@@ -121,14 +124,19 @@ def fork_child(
         OSError: the kernel refused (no memory, too many processes).
     """
     read_end, write_end = os.pipe()
+    # Inherited, so that the child never has another name.
+    _LIBC.prctl(_PR_GET_NAME, _OWN_NAME)
+    _LIBC.prctl(_PR_SET_NAME, CHILD_NAME.encode())
     try:
         pid = os.fork()
     except OSError:
+        _LIBC.prctl(_PR_SET_NAME, _OWN_NAME)
         os.close(read_end)
         os.close(write_end)
         raise
     if pid == 0:
         _be_the_child(work, (read_end, *close_in_child), write_end, timeout_s)
+    _LIBC.prctl(_PR_SET_NAME, _OWN_NAME)
     os.close(write_end)
     os.set_blocking(read_end, False)
     return ForkedChild(pid, read_end, timeout_s)

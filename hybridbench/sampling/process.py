@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from hybridbench.foundation.errors import ConfigError
+from hybridbench.sampling.forked_child import CHILD_NAME
 
 _KIB = 1024
 _BUSY = ("user", "nice", "system", "irq", "softirq")
@@ -126,14 +127,16 @@ def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
 
 
 def read_children(pid: int, proc: Path = _PROC) -> tuple[int, int]:
-    """Count the live children of ``pid``, and those that ended and that it has not waited for."""
-    stats = []
+    """Count the live children of ``pid``, and those that ended and that it has not waited for,
+    without the copies that heap scans fork.
+    """
+    states = []
     for thread in (proc / str(pid) / "task").glob("*/children"):
-        stats += [
-            _text_or_nothing(proc / child / "stat") for child in _text_or_nothing(thread).split()
-        ]
-    # The name in parentheses may contain anything; the state follows it.
-    states = [stat.rpartition(") ")[2][:1] for stat in stats if stat]
+        for child in _text_or_nothing(thread).split():
+            # The name in parentheses may contain anything; the state follows it.
+            name, _, rest = _text_or_nothing(proc / child / "stat").rpartition(") ")
+            if name and name.partition("(")[2] != CHILD_NAME:
+                states.append(rest[0])
     ended = sum(state in "ZX" for state in states)
     return len(states) - ended, ended
 
@@ -204,8 +207,8 @@ def _read(path: Path) -> str:
 
 def _text_or_nothing(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
+        return _read(path)
+    except (OSError, ProcessGoneError):
         return ""
 
 

@@ -64,7 +64,7 @@ class ProcessSource:
 
 
 class ChildrenSource:
-    """Child processes of one process; a healthy worker of ours has none."""
+    """Child processes of our worker, beside those of heap scans; a healthy one has none."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.forked_child import fork_child
 from hybridbench.sampling.process import read_children
 from hybridbench.sampling.sampler import (
     ChildrenSource,
@@ -87,9 +89,12 @@ def test_the_real_sources_give_declared_metrics_and_nothing_for_a_process_that_i
     assert PssSource(2**30).read() == {}
 
 
-def test_children_are_counted_once_there_was_one() -> None:
+def test_children_are_counted_once_there_was_one(tmp_path: Path) -> None:
+    # The kernel cuts a name after 15 bytes, perhaps in the middle of a character.
+    program = os.fsencode(tmp_path) + b"/a) Z \xc3"
+    os.symlink(os.fsencode(shutil.which("sleep") or ""), program)
     live, ended = read_children(os.getpid())
-    ends, lives = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+    ends, lives = subprocess.Popen(["true"]), subprocess.Popen([program, "60"])
     try:
         os.waitid(os.P_PID, ends.pid, os.WEXITED | os.WNOWAIT)
         source = ChildrenSource(os.getpid())
@@ -103,6 +108,20 @@ def test_children_are_counted_once_there_was_one() -> None:
     assert during == {"children": live + 1, "zombies": ended + 1}
     assert source.read() == {"children": live, "zombies": ended}
     assert childless == ChildrenSource(2**30).read() == {}
+
+
+def test_the_copies_that_heap_scans_fork_are_no_children_of_the_engine() -> None:
+    before, own_name = read_children(os.getpid()), Path("/proc/self/comm").read_text()
+
+    child = fork_child(lambda: b"%d" % sum(range(10**6)), (), 60.0)
+    live = read_children(os.getpid())
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    ended = read_children(os.getpid())
+    child.wait()
+
+    assert live == ended == before
+    assert child.failure == ""
+    assert Path("/proc/self/comm").read_text() == own_name
 
 
 def test_a_sampler_that_was_parked_takes_up_its_beat_without_lateness() -> None:
