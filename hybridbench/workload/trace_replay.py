@@ -93,13 +93,12 @@ def describe_trace(options: TraceOptions, profile: Profile) -> str:
     Raises:
         ConfigError: with file and line, for what cannot be read.
     """
-    file, scale = TraceFile(options.path, options.time_unit), float(options.length_scale)
-    context_len = _context_len(profile)
+    file, context_len = TraceFile(options.path, options.time_unit), _context_len(profile)
     rows = later_turns = cut = prompts = answers = 0
     end_s, reuse = 0.0, _PrefixReuse()
     for row in file.rows():
         rows, later_turns, end_s = rows + 1, later_turns + row.is_later_turn, row.arrival_s
-        prompt, answer = _scaled(row, scale)
+        prompt, answer = _lengths(row, options.length_scale)
         cut += _fitted(prompt, answer, context_len) != (prompt, answer)
         prompts, answers = prompts + prompt, answers + answer
         reuse.add(row)
@@ -117,12 +116,12 @@ def describe_trace(options: TraceOptions, profile: Profile) -> str:
 
 def note_on_length(options: TraceOptions, profile: Profile) -> str:
     """Say how many of the trace's first requests do not fit the context; empty if all do."""
-    scale, context_len = float(options.length_scale), _context_len(profile)
+    context_len = _context_len(profile)
     lengths: list[tuple[int, int]] = []
     # A row that cannot be read ends the replay there, not before it begins.
     with suppress(ConfigError):
         rows = TraceFile(options.path, options.time_unit).rows()
-        lengths.extend(_scaled(row, scale) for row in islice(rows, _LOOKED_AT))
+        lengths.extend(_lengths(row, options.length_scale) for row in islice(rows, _LOOKED_AT))
     cut = sum(_fitted(*wanted, context_len=context_len) != wanted for wanted in lengths)
     if not cut:
         return ""
@@ -132,8 +131,14 @@ def note_on_length(options: TraceOptions, profile: Profile) -> str:
     )
 
 
-def _scaled(row: TraceRow, scale: float) -> tuple[int, int]:
-    return int(scale * row.input_length), int(scale * row.output_length)
+def _lengths(row: TraceRow, scale: Fraction) -> tuple[int, int]:
+    """The tokens of prompt and answer that a row asks for."""
+    return scaled(row.input_length, scale), scaled(row.output_length, scale)
+
+
+def scaled(length: int, scale: Fraction) -> int:
+    """Scale a length exactly, rounded down, to at least one token."""
+    return max(1, length * scale.numerator // scale.denominator)
 
 
 def _context_len(profile: Profile) -> int:
@@ -186,13 +191,9 @@ class TraceTokens:
         self._vocab_size = vocab_size
         self._scale = length_scale
 
-    def scaled(self, length: int) -> int:
-        """Return ``length`` scaled, rounded down, at least one token."""
-        return max(1, int(length * self._scale))
-
     def prompt(self, row: TraceRow, lap: int, limit: int) -> list[int]:
         """Return the tokens of ``row`` in round ``lap`` through the trace, at most ``limit``."""
-        length = min(self.scaled(row.input_length), limit)
+        length = min(scaled(row.input_length, self._scale), limit)
         if not row.hash_ids:
             return token_block(self._seed, self._vocab_size, length, "row", lap, row.line)
         tokens: list[int] = []
@@ -200,7 +201,7 @@ class TraceTokens:
         for position, hash_id in enumerate(row.hash_ids):
             # A boundary depends only on the position, so that equal prefixes stay equal when a
             # scaled block is not a whole number of tokens.
-            end = max(1, int((position + 1) * row.block_tokens * self._scale))
+            end = scaled((position + 1) * row.block_tokens, self._scale)
             size = end - len(tokens)
             # Blocks scaled to zero tokens name the next one, or different prompts would be equal.
             name.append(hash_id)
@@ -345,7 +346,7 @@ class TraceReplay:
         self._counts["submitted"] += 1
         rid = f"t{self._counts['submitted']}"
         self._live.add(rid)
-        wanted = self._tokens.scaled(row.input_length), self._tokens.scaled(row.output_length)
+        wanted = _lengths(row, self._options.length_scale)
         length, output = _fitted(*wanted, self._context_len)
         self._counts["clipped_inputs"] += length < wanted[0]
         self._counts["clipped_outputs"] += output < wanted[1]

@@ -23,6 +23,7 @@ from hybridbench.workload.trace_replay import (
     describe_trace,
     parse_length_scale,
     parse_speedup,
+    scaled,
 )
 from tests.unit.workload.profiles import base
 from tests.unit.workload.server import Server
@@ -235,11 +236,10 @@ def test_hours_of_replay_keep_no_more_than_minutes() -> None:
 
 def shared_by_ids(rows: Iterable[TraceRow], length_scale: Fraction) -> tuple[int, int]:
     """Scaled prompt tokens that repeat an earlier prompt's prefix, and all of them, by hash ids."""
-    tokens = TraceTokens(0, 1, length_scale)
     seen: set[int] = set()
     shared = total = 0
     for row in rows:
-        length = tokens.scaled(row.input_length)
+        length = scaled(row.input_length, length_scale)
         # One key stands for a block and all before it.
         keys = list(accumulate(row.hash_ids, lambda key, hash_id: hash((key, hash_id)), initial=0))
         known = sum(1 for _ in takewhile(seen.__contains__, keys[1:]))
@@ -433,3 +433,8 @@ def test_prompts_that_differ_in_a_block_scaled_to_no_token_differ() -> None:
     # A token is left of four blocks; the sixth block is one of the second four.
     assert len(first) == len(second) == 3
     assert common(first, second) == 1
+
+
+def test_a_length_is_scaled_without_rounding_errors_to_at_least_one_token() -> None:
+    assert scaled(100, Fraction("0.29")) == 29
+    assert scaled(1, Fraction("0.29")) == 1
