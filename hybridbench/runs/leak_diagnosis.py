@@ -112,9 +112,9 @@ class LeakDiagnosis:
             f"/proc/{pid}/smaps; press Ctrl-C to end the wait and write the report."
         )
         loop.context.recorder.event(Hold(pid, self._hold_s))
-        asked_before = loop.interrupted
-        loop.run_until(lambda: loop.interrupted and not asked_before, loop.now_s + self._hold_s)
-        if not asked_before:
+        is_ended_by_user = loop.interrupt_from_now()
+        loop.run_until(is_ended_by_user, loop.now_s + self._hold_s)
+        if is_ended_by_user():
             # That interrupt ended the wait, not the run.
             interrupts.first = None
 

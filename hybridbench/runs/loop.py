@@ -109,6 +109,11 @@ class RunLoop:
         """Whether the user or a signal requested the end."""
         return self.context.interrupts.first is not None
 
+    def interrupt_from_now(self) -> Callable[[], bool]:
+        """Return a function that tells whether the first interrupt came after this call."""
+        before = self.interrupted
+        return lambda: self.interrupted and not before
+
     def start_traffic(self) -> None:
         """Start counting the plan's duration."""
         self._traffic_start_s = self.now_s

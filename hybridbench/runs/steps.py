@@ -244,11 +244,11 @@ class SoakSteps:
         # Nothing finished since a drain failed, so a second full wait would change nothing.
         is_stuck = self._finished == self._finished_at_failure
         limit_s = _SECOND_DRAIN_S if is_stuck else self.plan.drain_limit_s
-        was_interrupted = self.loop.interrupted
+        is_cut_short = self.loop.interrupt_from_now()
         if control.drain(limit_s):
             return True
         self._finished_at_failure = self._finished
-        if not is_stuck and self.loop.interrupted == was_interrupted:
+        if not (is_stuck or is_cut_short()):
             self._recorder.note(f"the engine was not idle after {limit_s:.0f} s of draining")
         return False
 

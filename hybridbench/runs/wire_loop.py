@@ -200,9 +200,7 @@ class WireLoop(RunLoop):
         user interrupted.
         """
         self.driver.pause(self.now_s)
-        asked_before = self.interrupted
-        idle = self.ask(Drain(), Drained, patience_s, lambda: self.interrupted and not asked_before)
-        return idle is not None
+        return self.ask(Drain(), Drained, patience_s, self.interrupt_from_now()) is not None
 
     def flush(self, patience_s: float) -> bool:
         """Empty the cache; return whether that was done in ``patience_s``."""
