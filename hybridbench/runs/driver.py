@@ -66,6 +66,11 @@ class Driver:
             self._workload.resume(now_s)
 
     @property
+    def unanswered(self) -> int:
+        """Number of requests without an answer; 0 while more may be submitted."""
+        return self._workload.in_flight if self._paused else 0
+
+    @property
     def refusal(self) -> str:
         """Why the engine refused the first valid request; empty so far."""
         return self._workload.refusal

@@ -42,6 +42,7 @@ from hybridbench.records.messages import (
     StepEvents,
     ToWorker,
     Violation,
+    ViolationRecord,
 )
 from hybridbench.runs.answer_check import AnswerCheck
 from hybridbench.runs.driver import Driver
@@ -309,8 +310,9 @@ class WireLoop(RunLoop):
                 self.status.saw_heap_scan(message)
             case CheckpointReply():
                 self._learn_price(message.heap_scan)
-                self.context.recorder.checkpoint(message)
-                self.status.saw_checkpoint(message)
+                checkpoint = self._with_unanswered(message)
+                self.context.recorder.checkpoint(checkpoint)
+                self.status.saw_checkpoint(checkpoint)
             case Violation():
                 self._on_violation(message)
             case LogLine(t_s, text):
@@ -321,6 +323,19 @@ class WireLoop(RunLoop):
                 self.truth = message
             case Fatal():
                 raise WorkerLostError("exit", message.message)
+
+    def _with_unanswered(self, reply: CheckpointReply) -> CheckpointReply:
+        """Add the requests that an idle engine never answered.
+
+        Its front end may have dropped them as well, so only the client can count them.
+        """
+        count = self.driver.unanswered if reply.idle else 0
+        if not count or any(record.kind == "unanswered" for record in reply.violations):
+            return reply
+        requests = "1 request has" if count == 1 else f"{count:,} requests have"
+        message = f"{requests} no answer, but the engine is idle"
+        record = ViolationRecord("unanswered", "", message, [], count)
+        return msgspec.structs.replace(reply, violations=[*reply.violations, record])
 
     def _keep_answer(self, message: FromWorker) -> None:
         answered = next((q for q in self._questions if q.take(message)), None)

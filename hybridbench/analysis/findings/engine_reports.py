@@ -287,10 +287,21 @@ class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "engine-unanswered"
     meaning: ClassVar[str] = (
-        "The front end keeps entries of requests that the idle engine no longer has: their clients "
-        "get no answer, or the entries are never removed."
+        "Requests have no answer although the engine is idle, or its front end keeps entries of "
+        "requests that the engine no longer has."
     )
     leads_to: ClassVar[str] = "LEAK"
+
+    def words(self, found: Finding) -> Words:
+        # The load client counts as well, so the title names no check of the engine.
+        return Words(f"{self.message}{per_event(found)}", evidence=tuple(self._evidence(found)))
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Find the path on which a request ends without an event for its client: a refusal, an "
+            "abort, a time-out or the close of a session."
+        )
 
 
 class EngineAnswer(EngineCheck, frozen=True, kw_only=True):

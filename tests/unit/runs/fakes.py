@@ -73,10 +73,8 @@ class FakeTarget:
     def post(self, message: m.ToWorker) -> None:
         self.posted.append(message)
         match message:
-            case m.Submit():
-                self._running[message.rid] = self.clock.monotonic_s() + self.service_s
-            case m.Abort() | m.Disconnect():
-                self._running.pop(message.rid, None)
+            case m.Submit() | m.Abort() | m.Disconnect():
+                self._change(message)
             case m.Drain():
                 self._draining = True
             case m.Counters():
@@ -91,6 +89,18 @@ class FakeTarget:
                 self._replies.append(m.Reclaimed(self.clock.monotonic_s(), 400, 300, 200, 100))
             case m.Shutdown():
                 self._replies.append(m.Goodbye(self.clock.monotonic_s(), 0.0))
+
+    def _change(self, message: m.Submit | m.Abort | m.Disconnect) -> None:
+        """Begin or end a request; a second one of its id is refused."""
+        rid, now_s = message.rid, self.clock.monotonic_s()
+        if isinstance(message, m.Submit) and rid in self._running:
+            refused = m.Rejected(rid, "the id is taken")
+            self._replies.append(m.StepEvents(now_s, 1, [], [], [], [refused], []))
+        elif isinstance(message, m.Submit):
+            self._running[rid] = now_s + self.service_s
+        elif self._running.pop(rid, None) is not None and isinstance(message, m.Abort):
+            ended = m.Ended(rid, [], "abort", 4, 0, None, None)
+            self._replies.append(m.StepEvents(now_s, 1, [], [], [], [], [ended]))
 
     def exchange(self, timeout_s: float) -> list[m.FromWorker]:
         if self.gone and not self._replies:

@@ -48,6 +48,32 @@ def test_log_lines_and_violations_become_events() -> None:
     assert soak.loop.status.so_far == "possible leak: 2 unaccounted"
 
 
+def test_requests_that_an_idle_engine_never_answered_are_counted_by_the_client() -> None:
+    soak = make_soak()
+    turn(soak, turns=3)
+    soak.workload.live |= {"lost-1", "lost-2"}
+    soak.loop.drain(5.0)
+    soak.loop.post_checkpoint(0, audit=False)
+    turn(soak, turns=3)
+    soak.workload.live.clear()
+    soak.loop.post_checkpoint(1, audit=False)
+    turn(soak, turns=3)
+
+    (found,) = soak.sink.all_events(EngineViolation)
+    assert (found.kind, found.count, found.checkpoint) == ("unanswered", 2, 0)
+    assert found.message == "2 requests have no answer, but the engine is idle"
+
+
+def test_requests_on_their_way_to_an_idle_engine_are_not_unanswered() -> None:
+    soak = make_soak()
+    soak.workload.concurrency = 0
+    soak.workload.live.add("on its way")
+    soak.loop.post_checkpoint(0, audit=False)
+    turn(soak, turns=3)
+
+    assert soak.sink.all_events(EngineViolation) == []
+
+
 def test_the_first_valid_request_that_is_refused_becomes_an_event() -> None:
     soak = make_soak()
     turn(soak, turns=3)
