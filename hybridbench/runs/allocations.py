@@ -23,14 +23,14 @@ _SITES_MAX: Final = 12
 
 @dataclass(frozen=True)
 class AllocationRecord:
-    """Extra traffic for a run that leaked: ``seconds`` of it, recorded to ``path``."""
+    """``seconds`` of extra traffic for a run that leaked, with allocations recorded to ``path``."""
 
     loop: WireLoop
     path: Path
     seconds: float
 
     def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
-        """Send traffic, ``drain``, ``flush``; record the remaining allocations as an event.
+        """Send traffic, drain and flush; record the remaining allocations as an event.
 
         The raw recording stays at ``path``, for memray's own reporters.
 

@@ -37,7 +37,7 @@ from hybridbench.targets.wire import WireClosedError
 
 # Share of a core during the run.
 CORE_SHARE: Final = 0.05
-# The common traits of wrong answers show once there are about twenty, which is worth the time.
+# About twenty wrong answers are enough to show what they have in common, which is worth the time.
 WRONG_LEAST_S: Final = 180.0
 # Importing torch and building a small model takes 5 s of CPU; start when the share allows more.
 _START_CPU_S: Final = 8.0
@@ -45,7 +45,7 @@ _START_PATIENCE_S: Final = 60.0
 _TURN_S: Final = 0.2
 # Share of memory that must be free, so that the reference's model does not exhaust it.
 _ROOM_SHARE: Final = 0.125
-# Faults hide in rarely taken paths: every second answer compared is one with a rare trait, which
+# Faults hide in rarely taken paths, so every second answer compared has a rare trait: one that
 # fewer than this share of the waiting answers have.
 _RARE_SHARE: Final = 0.1
 # Prompt tokens per step in the first run that repeats a suspect.
@@ -95,7 +95,7 @@ class AnswerCheck:
         self._cpu_s = 0.0
         self._turn = 0
         self._random = random.Random(0)
-        # Answers, not compared yet, that computed tokens which wrong answers reused.
+        # Answers not compared yet that computed tokens reused by wrong answers.
         self._makers: list[FinishedAnswer] = []
         self._tally = Tally(sizes)
 
@@ -123,7 +123,8 @@ class AnswerCheck:
     def finish(self, limit_s: float, interrupted: Callable[[], bool]) -> AnswersCompared:
         """Compute the rest of the sample, for at most ``limit_s``, and end the reference.
 
-        If an answer is wrong, it may take ``WRONG_LEAST_S``; a limit of 0 computes nothing.
+        If an answer is wrong, the limit is at least ``WRONG_LEAST_S``; a limit of 0 computes
+        nothing.
         """
         run_s, run_cpu_s = self._clock.monotonic_s() - self._began_s, self._cpu_s
         try:
@@ -172,7 +173,7 @@ class AnswerCheck:
     def _left_out(self) -> dict[str, int]:
         tally = self._tally
         left_out = Counter(tally.left_out)
-        # Older workers, which are soaked in comparisons, draw greedy requests alone.
+        # Older workers, which take part in comparisons, sample greedy requests only.
         comparable = self._finished.get("comparable", self._finished.get("greedy", 0))
         for name in ("filtered", "sampled", "payload"):
             left_out[name] += self._finished.get(name, 0)
@@ -233,10 +234,10 @@ class AnswerCheck:
     def _ask_next(self) -> None:
         """Send the next answer, alternating two rules.
 
-        First, an answer that a wrong one reuses, else one with a rare trait, if any; then a random
-        one from either half in turn, while both have some.  Random, because the sample of a short
-        run is in order of completion: time may not suffice for all, and late requests must be
-        covered, too.
+        Odd turns prefer an answer that a wrong one reuses, then one with a rare trait.  Otherwise
+        the answer is random, from each half in turn while both have some.  It is random because a
+        short run's sample is in order of completion: time may not suffice for all of it, and late
+        requests must be covered as well.
         """
         if not self._sample:
             return
@@ -259,7 +260,7 @@ class AnswerCheck:
         return None
 
     def _next_rare(self) -> FinishedAnswer | None:
-        """An answer with the rare trait that has been compared least often; None without one."""
+        """Return an answer with the rare trait compared least often; None if no trait is rare."""
         having: dict[str, list[FinishedAnswer]] = {}
         for answer in self._sample.values():
             for trait in answer.traits:

@@ -82,8 +82,8 @@ class Tally:
         """The record of all results, except for the answers left out.
 
         An answer that reuses a wrong state is wrong regardless of its own traits, so traits are
-        counted only for answers that reused nothing of a wrong one.  The same rule applies to right
-        answers, so that it favours no trait.  Answers chosen because of a wrong one are excluded;
+        counted only for answers that reused nothing from a wrong one.  The same rule applies to
+        right answers, so that it favours no trait.  Answers chosen due to a wrong one are excluded;
         those chosen for a rare trait are counted separately, as evidence on that trait only.
         """
         answers = [*(answer for answer, _ in self.wrong), *self.right]
@@ -121,8 +121,8 @@ class Tally:
     def _first(
         self, known: Iterable[tuple[FinishedAnswer, int, Kind]]
     ) -> tuple[list[tuple[FinishedAnswer, int]], dict[str, int]]:
-        """Answers that reuse no wrong one: those drawn at random, with their places, and the number
-        of those chosen for a rare trait, by trait.
+        """Among the answers that reuse no wrong one, return those drawn at random, with their
+        places, and the number chosen for each rare trait.
         """
         drawn, chosen = [], Counter[str]()
         for answer, place, kind in known:
@@ -169,13 +169,13 @@ def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) ->
 def lineages(
     wrong: Sequence[tuple[FinishedAnswer, Kind]], right: Sequence[tuple[FinishedAnswer, Kind]]
 ) -> tuple[Lineages, ...]:
-    """Number of answers that have a trait, or reuse a request that has it, by stratum.
+    """Count, by stratum, the answers that have a trait or reuse a request that has it.
 
-    Answers with more ancestors have more traits, and more chances to be wrong, as do answers that
-    reuse a wrong one or were compared because of it; hence the strata.  Answers chosen for a rare
-    trait are a stratum, too, and count for that trait only.  Wrong answers with the same nearest
-    request with a trait count once for it, as one event may have caused them all; right answers all
-    count.
+    Answers with more ancestors have more traits and more chances to be wrong.  So do answers that
+    reuse a wrong one or were compared because of one; hence the strata.  Answers chosen for a rare
+    trait form a stratum of their own and count for that trait only.  Wrong answers that share the
+    nearest request with a trait count once for it, as one event may have caused them all; right
+    answers all count.
     """
     strata: dict[tuple[int, Kind], tuple[list[FinishedAnswer], list[FinishedAnswer]]] = {}
     for half, answers in enumerate((wrong, right)):

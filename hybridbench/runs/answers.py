@@ -1,4 +1,4 @@
-"""Which runs have their answers checked, and recording the result after the worker has ended."""
+"""Decide whether a run's answers are checked, and record the result once the worker has ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer_check_of(
 
 
 def record_answers(loop: WireLoop, limit_s: float) -> None:
-    """Recompute the rest of the sample and record the overall result; 0 does neither.
+    """Recompute the rest of the sample and record the overall result; a limit of 0 does neither.
 
     If the worker was lost, the rest is skipped: recording its end comes first.
     """

@@ -12,7 +12,7 @@ from hybridbench.runs.loop import RunContext
 
 @dataclass
 class BegunRun:
-    """Owned by the soak; ``manifest`` is the run's current manifest."""
+    """A run in progress, owned by the soak; ``manifest`` is its current manifest."""
 
     context: RunContext
     writer: RunWriter
@@ -25,6 +25,6 @@ class BegunRun:
         return self.writer.run_dir
 
     def describe(self, manifest: Manifest) -> None:
-        """Store what is now known about the actual target."""
+        """Store ``manifest``, which describes the actual target."""
         self.manifest = manifest
         self.writer.update_manifest(manifest)

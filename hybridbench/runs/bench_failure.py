@@ -14,14 +14,15 @@ from hybridbench.runs.recorder import Recorder
 def record_bench_failure(
     run_dir: Path, recorder: Recorder, part: str, error: BaseException, *, ended_run: bool
 ) -> str:
-    """Record what a bug of the bench, or a refusal by the machine, did to the run in ``run_dir``.
+    """Record a bug in the bench, or a refusal by the machine, in the run at ``run_dir``.
 
     Args:
         part: what failed, in words: "the soak".
-        ended_run: whether it ended the traffic.
+        ended_run: whether the failure ended the traffic.
 
     Returns:
-        The error in one line.  No failure in here may hide the run's result.
+        The error in one line.  Failures in here are suppressed, so that none hides the run's
+        result.
     """
     said = " ".join(f"{type(error).__name__}: {error}".split())
     trace = "".join(traceback.format_exception(error))

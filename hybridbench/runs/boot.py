@@ -32,10 +32,10 @@ def await_ready(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> R
     interrupts.
 
     Raises:
-        ConfigError: the configuration cannot be built, in the worker's wording, or the engine does
-            not support the profile's traffic, or only servers do.
-        WorkerLostError: it died, or was not ready in time although it could have run.
-        WorkerFailedError: it speaks another version of the wire protocol.
+        ConfigError: the configuration cannot be built (the message is the worker's), or the engine
+            does not support the profile's traffic, or only servers do.
+        WorkerLostError: the worker died, or was not ready in time although it could have run.
+        WorkerFailedError: the worker speaks another version of the wire protocol.
     """
     _refuse_traffic_of_servers(plan.profile)
     while interrupts.first is None:

@@ -1,4 +1,4 @@
-"""When a worker is lost: find out how, keep its last messages, and record both in the run."""
+"""Find out how a worker was lost, and record that and its last messages in the run."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def defects_to_resume(
 ) -> tuple[str, ...]:
     """Return the defects to resume a run with: its slugs, and the files that ``given`` names again.
 
-    A manifest is data and may come from anywhere, so a file that it names is never executed for
-    that reason.  A moved file is accepted if its content matches ``hashes``, keyed by path.
+    A manifest is data and may come from anywhere, so no file is executed merely because a manifest
+    names it.  A moved file is accepted if its content matches ``hashes``, keyed by path.
 
     Raises:
         UsageError: a file is not named again, or its content differs.

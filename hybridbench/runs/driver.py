@@ -31,7 +31,7 @@ class Driver:
         self._workload = workload
         self._target = target
         self._paused = False
-        # Of the requests whose end is not reported yet.
+        # Only for requests whose end has not been reported yet.
         self._sampling: dict[str, Sampling] = {}
         self.counts = DriverCounts()
 
@@ -72,14 +72,14 @@ class Driver:
 
     @property
     def refusal(self) -> str:
-        """Why the engine refused the first valid request; empty so far."""
+        """Why the engine first refused a valid request; empty if it has refused none."""
         return self._workload.refusal
 
     def as_sent(self, answer: FinishedAnswer) -> FinishedAnswer:
-        """Return ``answer`` with the prompt, temperature and seed that the client meant, whatever
-        the engine made of them.
+        """Return ``answer`` with the prompt, temperature and seed that the client sent, even if the
+        engine reports others.
 
-        To be called before the workload learns that the request has ended.
+        Call it before the workload is told that the request has ended.
         """
         sampling, prompt = self._sampling.get(answer.rid), self._workload.prompt_of(answer.rid)
         if sampling is not None:

@@ -49,18 +49,18 @@ class Traffic:
     """Our requests to a server of another make.
 
     Args:
-        url: of the server, without ``/v1``.
+        url: the server's URL, without ``/v1``.
         api: the interface to use; those in ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers arrive token by token.
         profile: what is sent; its pools and engine settings do not apply.
         source: where the profile was found.
         seed: for all random draws.
         vocab_size: token ids are below this.
-        model: the server's name for it; empty for the first one listed.
+        model: the model's name on the server; empty for the first one listed.
         trace: a recorded trace instead of the profile's own traffic.
         answers_s: seconds per idle point for repeating requests to compare answers; 0 for none.
-        exact: whether the server was started in a mode in which batching changes no answer.
-        note: what part of the profile is not sent, for the report; may be empty.
+        exact: whether the server was started in a mode in which batching does not change answers.
+        note: which part of the profile is not sent, for the report; may be empty.
     """
 
     url: str
@@ -79,7 +79,8 @@ class Traffic:
     def start(self, key: str, *, culprits: bool = False) -> LoadStart:
         """Return the load client's configuration; ``key`` is sent as a bearer token.
 
-        With ``culprits`` it keeps the requests that may have crashed the server, to search them.
+        With ``culprits``, the client keeps the requests that may have crashed the server, to search
+        them.
         """
         trace = self.trace
         return LoadStart(
@@ -172,7 +173,7 @@ class HttpLoad:
 
     @property
     def wanted(self) -> bool:
-        """Whether it has been started and not stopped."""
+        """Whether the client has been started and not stopped."""
         return self._process is not None
 
     @property
@@ -182,7 +183,7 @@ class HttpLoad:
 
     @property
     def rests(self) -> bool:
-        """Whether it sends nothing and all its requests have been answered."""
+        """Whether the client sends nothing and all its requests have been answered."""
         return self._rests
 
     def start(self) -> None:
@@ -293,8 +294,8 @@ class HttpLoad:
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Requests lost by the server since it last answered one, counted by their features, the
-        unusual ones first.
+        """Number of requests that the server has lost since it last answered one, by feature, with
+        unusual features first.
         """
         return {} if self._report is None else self._report.lost
 

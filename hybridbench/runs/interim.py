@@ -31,7 +31,7 @@ class Judge(Protocol):
 
     @property
     def could_run_s(self) -> float:
-        """For how long the current analysis could have run; 0 if there is none."""
+        """Seconds for which the current analysis could have run; 0 if there is none."""
         ...
 
     def start(self) -> None:

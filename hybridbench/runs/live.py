@@ -1,4 +1,4 @@
-"""Show a run in progress: a live table on a terminal, a line now and then anywhere else.
+"""Show a run in progress: as a live table on a terminal, as periodic lines elsewhere.
 
 All output goes to stderr; stdout is for the result.
 """
@@ -54,9 +54,9 @@ def make_view(ui: str, stream: TextIO | None = None) -> View:
 
 
 class LastingView(View):
-    """Show output through another view until writing fails, then nothing more.
+    """Show output through another view until writing fails; after that, show nothing.
 
-    A closed terminal, or a pipe whose reader died, must not end a soak of hours.
+    A closed terminal, or a pipe whose reader has died, must not end a soak of many hours.
     """
 
     def __init__(self, view: View, stream: TextIO) -> None:

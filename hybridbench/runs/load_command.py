@@ -18,7 +18,7 @@ from hybridbench.targets.target import ExitStatus
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
-# A tool that fails sooner than this did not serve; after this many failures in a row, give up.
+# Only an error sooner than this counts as a failure; after this many failures in a row, give up.
 _SOON_S: Final = 10.0
 _FAILURES_MAX: Final = 3
 _PAUSE_BEFORE_NEXT_S: Final = 0.5
@@ -51,7 +51,7 @@ class LoadCommand:
 
     @property
     def wanted(self) -> bool:
-        """Whether it has been started and not stopped."""
+        """Whether the tool has been started and not stopped."""
         return self._process is not None or self._due_s is not None
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class LoadCommand:
         if self._process is None or self._process.poll() is None or self.failure:
             return
         self._learn(self._process.returncode, now_s - self._started_s)
-        # What it started may outlive it, and would send beside the next round and after the run.
+        # Its children may outlive it, and would send during the next round and after the run.
         _to_group(self._process, signal.SIGKILL)
         self._process = None
         self._output.trim()
@@ -89,7 +89,7 @@ class LoadCommand:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Terminate it, or kill it if it does not end; leave no process of it behind."""
+        """Terminate the tool, or kill it if it does not end; leave none of its processes behind."""
         process, self._process, self._due_s = self._process, None, None
         if process is None:
             return

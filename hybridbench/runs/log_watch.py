@@ -38,7 +38,7 @@ class LogWatch:
         self._on_pools = False
 
     def read_new(self) -> None:
-        """Read new output, up to a quarter of a megabyte; if there is more, its end."""
+        """Read new output, at most its last quarter of a megabyte."""
         try:
             size = self._path.stat().st_size
             if size < self._offset:

@@ -1,4 +1,4 @@
-"""Heap scans and idle looks of a watched target's processes, taken by their probes beside the loop.
+"""Heap scans and idle looks at a watched target's processes, taken by probes outside the loop.
 
 One thread asks the probes one after another, so that a process that answers slowly delays no
 sample.
@@ -47,7 +47,7 @@ class Probes(Protocol):
         ...
 
     def idle_look(self, pid: int) -> IdleAnswer:
-        """What its allocators have handed out."""
+        """What the process's allocators have handed out."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The loop of a run: each turn listens, samples and watches.
 
-This loop knows only what can be observed of a target from outside.  For a target on the wire,
+This loop uses only what can be observed of a target from outside.  For a target on the wire,
 ``wire_loop.py`` extends it to send traffic and requests and to receive answers.
 """
 
@@ -61,7 +61,7 @@ class RunContext:
 class RunLoop:
     """Single-threaded; waits at most a quarter of a second; keeps no state per request.
 
-    It does not own what it connects.
+    It does not own its collaborators.
     """
 
     context: RunContext
@@ -76,7 +76,7 @@ class RunLoop:
 
     @property
     def drive(self) -> Driver | None:
-        """What sends the run's traffic; None if the target gets traffic of its own."""
+        """The sender of the run's traffic; None if the traffic comes from elsewhere."""
         return None
 
     @property
@@ -91,7 +91,7 @@ class RunLoop:
 
     @property
     def failure(self) -> str:
-        """Why traffic has stopped for good; empty while it continues."""
+        """Why traffic has stopped permanently; empty while it continues."""
         return "" if self.drive is None else self.drive.failure
 
     @property
@@ -178,7 +178,7 @@ class RunLoop:
             raise WorkerLostError("exit", "")
 
     def _latencies_so_far(self) -> LatencyCounts:
-        """The latencies of the interval that ends now."""
+        """The latencies in the interval that ends now."""
         return {}
 
     def _finish_sample(self, stamp_s: float, reported: dict[str, float]) -> None:

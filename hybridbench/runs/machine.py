@@ -67,7 +67,7 @@ def git(root: Path, *arguments: str, patience_s: float = 120.0) -> str | None:
         return None
     try:
         done = subprocess.run(
-            # An interrupted status that refreshes the index would leave its lock file behind.
+            # Without optional locks: an interrupted `git status` could leave the index locked.
             [command, "--no-optional-locks", "-C", str(root), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,

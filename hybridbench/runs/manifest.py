@@ -80,7 +80,7 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
     """Return every key of the profile, and its requirements for the planned length."""
     profile = plan.profile
     return ResolvedProfile(
-        # An extended run has the limits of the length that it reached.
+        # An extended run is held to the limits for the length that it reached.
         limits=tuple({"from_s": e.from_s, **e.by_metric()} for e in profile.limits),
         name=profile.name,
         source=plan.profile_source,
@@ -91,8 +91,8 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
 
 
 def profile_of_length(manifest: Manifest, plan: SoakPlan, traffic_s: float) -> ResolvedProfile:
-    """Return the requirements for ``traffic_s`` of traffic, without the floors on events that the
-    engine of ``manifest`` cannot have.
+    """Return the requirements for ``traffic_s`` of traffic, without floors on events that cannot
+    occur in the engine of ``manifest``.
     """
     resolved = resolved_profile(dataclasses.replace(plan, duration_s=traffic_s))
     kept = manifest.profile.assert_coverage
@@ -106,7 +106,7 @@ def with_worker(
     """Complete ``manifest`` with what the worker declared and the traffic it will get."""
     can = set(ready.capabilities)
     floors = manifest.profile.assert_coverage
-    # One pool of blocks serves all kinds of layers, and hashes take the place of a tree.
+    # With "kv_blocks", one pool of blocks serves all kinds of layers, and hashes replace the tree.
     of_trees = OF_TREES | OF_STATES | OF_WINDOWS if "kv_blocks" in ready.pools else frozenset()
     without_tree = of_trees & floors.keys()
     without_states = set() if "mamba" in ready.pools else OF_STATES & floors.keys() - of_trees

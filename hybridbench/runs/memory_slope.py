@@ -1,4 +1,4 @@
-"""Memory growth as cheap as a live view needs at every sample: a straight line.
+"""Fit a line to memory growth, cheaply enough for a live view to do so at every sample.
 
 The verdict also considers other shapes, load and sawteeth (``analysis/trend``), in a separate
 process.
@@ -30,7 +30,7 @@ class Slope:
 
 @dataclass
 class MemorySlope:
-    """Means over equal numbers of samples; if there are too many, neighbours are merged."""
+    """Means over equal numbers of samples; when there are too many, neighbours are merged."""
 
     _t_s: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)

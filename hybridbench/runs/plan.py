@@ -25,7 +25,7 @@ ANSWERS_KEPT = 1024
 # In less time than this a new worker would not even warm up.
 _SHORTEST_SEGMENT_S = 20.0
 _SEED_STRIDE = 1_000_003
-# For a run that is only observed, at intervals of one to ten seconds.
+# Planned samples of a run that is only observed; the interval is one to ten seconds.
 _SAMPLES = 1200
 
 
@@ -47,11 +47,11 @@ class Segment:
 
     Args:
         run_dir: the run that is resumed.
-        index: of this segment; the first of a run is 0.
-        start_s: time of the run at which it begins.
+        index: the segment's index; the first of a run is 0.
+        start_s: run time at which it begins.
         away_s: seconds during which nothing ran; None if the clock cannot tell.
         served_s: traffic of the earlier segments, including warm-ups.
-        manifest: of the run so far.
+        manifest: the manifest of the run so far.
     """
 
     run_dir: Path
@@ -67,9 +67,9 @@ class RunPlan:
     """Options common to all runs; sufficient for a target that is only observed.
 
     Args:
-        name: of the target, for the run's name and its pages; "" for the bundled engine.
+        name: the target's name, for the run's name and its pages; "" for the bundled engine.
         store: where run directories live; the run creates its own in it.
-        duration_s: from the first sample, or request of ours, to the last, including warm-up.
+        duration_s: time from the first sample or request of ours to the last, including warm-up.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
         thresholds: pass/fail thresholds besides those of the profile, as written.
         options: how the run is observed and ended.
@@ -166,7 +166,7 @@ class SoakPlan(RunPlan):
 
     @property
     def stall_max_s(self) -> float | None:
-        """Longest time one probe may stop the engine under traffic; None is no limit."""
+        """Longest time one probe may stop the engine under traffic; None for no limit."""
         budget_ms = self.profile.probe.max_stall_ms
         return None if budget_ms is None else budget_ms / 1000.0
 
@@ -183,7 +183,7 @@ class SoakPlan(RunPlan):
         return self.seed + (0 if self.segment is None else _SEED_STRIDE * self.segment.index)
 
     def worker_launch(self, stderr_path: Path) -> WorkerLaunch:
-        """How its worker is started."""
+        """Return how to start the worker."""
         return WorkerLaunch(stderr_path, self.malloc, self.program)
 
     def start_message(self) -> Start:
@@ -206,7 +206,7 @@ class SoakPlan(RunPlan):
 
     @property
     def compares_answers(self) -> bool:
-        """Whether finished answers are recomputed; a released engine has no model here."""
+        """Whether finished answers are recomputed; released engines have no reference model."""
         if self.program.released:
             return False
         return self.options.answers_s > 0 and is_measured(self.device, self.dtype)

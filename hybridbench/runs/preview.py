@@ -1,6 +1,6 @@
 """Show what a soak would measure, its cost and its limits, before it runs: ``soak --dry-run``.
 
-It does everything a run does before its first request, in a temporary directory, so that whatever
+It does everything a run does before its first request, in a temporary directory, so that anything
 the run would refuse is refused here.  The worker makes one heap scan and is shut down: what the
 target can show and what a probe costs are measured, not guessed.
 """
@@ -72,7 +72,7 @@ class Resolution(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Stall:
-    """The cost of one heap scan, measured on the new worker, when it is smallest."""
+    """The cost of one heap scan on the new worker, when the heap is smallest."""
 
     method: str
     stop_s: float
@@ -238,7 +238,7 @@ def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator
 
 
 def _existing(store: Path) -> Path:
-    """Return the nearest existing parent of the store, which is on the disk of the run."""
+    """Return the nearest existing parent of the store, which is on the run's disk."""
     folder = store.absolute()
     # A dangling link counts as existing: no folder can be made in its place.
     while not os.path.lexists(folder):
@@ -301,7 +301,7 @@ def _stall_warnings(stall: Stall | None) -> Iterator[str]:
 
 
 def _aborts_otherwise(profile: Profile, counter: str) -> bool:
-    """Whether requests are aborted in this stage besides those of the profile's share."""
+    """Whether this stage also has aborts other than those from the profile's share."""
     controls, engine = profile.controls, profile.engine
     return any((
         counter in profile.force.by_path(),
@@ -314,7 +314,7 @@ def _aborts_otherwise(profile: Profile, counter: str) -> bool:
 
 
 def _coverage_warnings(plan: SoakPlan) -> Iterator[str]:
-    """Warn if the aborts required for coverage exceed the requests that will arrive."""
+    """Warn if the traffic will make fewer aborts than the coverage requires."""
     profile = plan.profile
     rate = profile.arrival.rate_per_s
     for counter, least in profile.coverage_minimums(plan.duration_s).items():

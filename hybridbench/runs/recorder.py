@@ -1,4 +1,4 @@
-"""Write messages to the run directory: samples, heap scans, checkpoints, events, in run time."""
+"""Write samples, heap scans, checkpoints and events to the run directory, stamped in run time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Sink(Protocol):
 
 
 class Recorder:
-    """Knows the run's start time and phase; sample times increase, and so do heap scan times.
+    """Holds the run's start time and phase; keeps sample times and heap scan times increasing.
 
     A scan has the time of its fork although it arrives after later samples, because its counts are
     compared with the events before that moment.

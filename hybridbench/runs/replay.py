@@ -73,7 +73,7 @@ def replay(run_dir: Path, lasts_s: float, view: View, clock: Clock, interrupts: 
 
 
 def _moments(run_dir: Path) -> list[_Moment]:
-    """Return what the run stored, in order of arrival: a scan has the time of its fork."""
+    """Return what the run stored, in order of arrival: a scan is stamped with its fork's time."""
     moments: list[_Moment] = []
     arrived_s = 0.0
     for sample in read_lines(run_dir / SAMPLES, SAMPLE).lines:
@@ -104,7 +104,7 @@ def _take(status: RunStatus, seen: SampleLine | Event) -> None:
 
 
 def _take_counts(status: RunStatus, values: Mapping[str, float]) -> None:
-    """Take from the engine's counters what a live run's client counts by itself."""
+    """Take from the engine's counters the counts that a live run gets from its client."""
     status.finished = int(values.get("events.finishes", status.finished))
     status.rejected = int(values.get("events.requests_rejected", status.rejected))
     aborts = [value for name, value in values.items() if name.startswith(_ABORTS)]

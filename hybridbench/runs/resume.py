@@ -29,8 +29,8 @@ from hybridbench.workload.trace_replay import (
     parse_speedup,
 )
 
-# Run time counts only time in which the run was active: charts do not show a night's absence, which
-# is reported in words.
+# An interruption takes at most this much run time: charts do not show a night's absence, which the
+# report states in words.
 _GAP_S_MAX = 60.0
 _GAP_S_MIN = 1.0
 
@@ -51,7 +51,7 @@ class Resumption:
 
 
 def resume_soak(wanted: Resumption) -> SoakOutcome:
-    """Serve the rest of an interrupted run, as one more segment of it.
+    """Serve the rest of an interrupted run as its next segment.
 
     Raises:
         RunDirectoryError: there is nothing to resume, or another process is using it.
@@ -70,7 +70,7 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
     """Return the plan in the manifest, with the remaining work.
 
     Raises:
-        RunDirectoryError: the manifest lacks a part of the plan, or is that of a released engine.
+        RunDirectoryError: the manifest lacks a part of the plan, or the engine is a released one.
         ConfigError: its profile is not valid for this version.
         UsageError: a defect of the run is a file that is not named again.
     """

@@ -42,14 +42,14 @@ _STOP_PATIENCE_S = 10.0
 
 
 class UnderSoak(Protocol):
-    """A kind of target from the run's point of view, from start to end."""
+    """A kind of target, as a run handles it from start to end."""
 
     @property
     def plan(self) -> RunPlan: ...
 
     @property
     def dump_stack(self) -> Callable[[], None] | None:
-        """Returns how to make the launched target dump its stacks; None if it cannot."""
+        """A function that makes the launched target dump its stacks; None if it cannot."""
         ...
 
     @property
@@ -93,7 +93,7 @@ def run_soak(
     clock: Clock | None = None,
     on_started: Callable[[Path], None] | None = None,
 ) -> SoakOutcome:
-    """Soak the bundled engine, or another one with its wire protocol, by ``plan``; see ``soak``."""
+    """Soak the bundled engine, or another with its wire protocol, as in ``plan``; see ``soak``."""
     return soak(BundledUnderSoak(plan), clock, on_started)
 
 
@@ -108,8 +108,8 @@ def soak(
     is an outcome, reported in the run's events.
 
     Raises:
-        ConfigError: the worker cannot be built as asked; nothing was measured, and no run directory
-            is left behind.
+        ConfigError: the worker cannot be built as planned; nothing was measured, and no run
+            directory is left behind.
         WorkerFailedError: the worker process cannot be started.
         RunDirectoryError: the store cannot be written; no sample was taken, and no run directory is
             left behind.
@@ -141,7 +141,7 @@ def soak(
 def continue_soak(
     plan: SoakPlan, segment: Segment, clock: Clock, interrupts: Interrupts
 ) -> SoakOutcome:
-    """Resume the run that ``segment`` names, whose lock the caller holds.
+    """Resume the run that ``segment`` names; the caller holds its lock.
 
     Raises:
         ConfigError: it cannot be resumed as it began; the run is left unchanged.
@@ -253,7 +253,7 @@ class _Soak:
             case WorkerLostError():
                 self._record_crash(target, error)
             case WorkerFailedError():
-                # It sent something that is no message of the wire protocol.
+                # It sent something that is not a wire protocol message.
                 self._record_crash(target, WorkerLostError("exit", str(error)))
             case SecondSignalError():
                 target.kill()
@@ -288,7 +288,7 @@ class _Soak:
     def _soak(self, target: Observe) -> None:
         steps = self._under.begin(self._run)
         if steps is None:
-            # While building the engine it does not read messages, so it must be killed.
+            # The worker reads no messages while it builds the engine, so it must be killed.
             target.kill()
             self._recorder.event(Interrupted(self._signal()))
             return

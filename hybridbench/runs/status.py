@@ -28,7 +28,7 @@ class PoolLevel:
 
 @dataclass
 class RunStatus:
-    """Only numbers, of constant size however long the run is."""
+    """The numbers that a view shows, of constant size however long the run is."""
 
     title: str
     duration_s: float

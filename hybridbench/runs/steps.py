@@ -1,6 +1,6 @@
 """The steps of a soak: warm up, run steadily with checkpoints, drain, probe once more, stop.
 
-A target that can only be observed has fewer: those that its ports allow.
+A target that can only be observed has fewer steps: those that its ports allow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Allocations(Protocol):
     """Extra traffic with every allocation recorded; implemented by AllocationRecord."""
 
     def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
-        """Serve, ``drain``, ``flush``, and record what remains."""
+        """Serve traffic, drain and flush, and record what remains."""
         ...
 
 
@@ -186,7 +186,7 @@ class SoakSteps:
             self._view.note(f"{interrupts.first.name}: {doing}; a second signal stops at once")
 
     def drain(self) -> None:
-        """Let the last requests finish, without new ones."""
+        """Send no new requests, and let the last ones finish."""
         self._say_interrupted()
         control = self.loop.control
         if control is None:
@@ -206,8 +206,8 @@ class SoakSteps:
         self._await_checkpoint(self._rest(control, audit=True))
 
     def reclaim(self) -> None:
-        """See what memory the worker can release; nothing is sampled afterwards, as this changes
-        it.
+        """Measure what memory the worker can release; nothing is sampled afterwards, as this
+        changes it.
 
         If a leak is diagnosed, run all stages; otherwise only measure what each part releases.
         """
@@ -220,7 +220,7 @@ class SoakSteps:
         control.reclaim(_RECLAIM_PATIENCE_S)
 
     def record_allocations(self) -> None:
-        """If a leak was diagnosed, record which calls allocate what is kept."""
+        """If a leak was diagnosed, record which calls allocate the memory that is kept."""
         control = self.loop.control
         if control is None or self.loop.interrupted or self._workload_failed:
             return
@@ -255,7 +255,7 @@ class SoakSteps:
     def _rest(self, control: Control, *, audit: bool) -> Pending:
         """Settle, flush if the profile wants all idle points equal, request a checkpoint.
 
-        Optionally idle between two checkpoints: a change then happened without any work.
+        Optionally idle between two checkpoints: any change between them happened without work.
         """
         checkpoint = self.plan.checkpoint
         self._settle(control, checkpoint.settle_s)
@@ -305,8 +305,8 @@ class SoakSteps:
         return self._stop is not None
 
     def _has_no_traffic(self) -> bool:
-        """Whether the workload failed, which is reported once.  There is nothing to wait for then:
-        what was measured is judged.
+        """Whether the workload failed, which is reported once.  The run then ends early, and what
+        was measured is judged.
         """
         failure = self.loop.failure
         if failure and not self._workload_failed:

@@ -44,7 +44,7 @@ LOW_MEMORY, LOW_DISK = "memory-low", "disk-low"
 
 
 class StopRule(Protocol):
-    """Asked by the steps of a run on every turn; answers at once.  Implemented by Stopper."""
+    """Checked by the steps of a run on every turn; returns at once.  Implemented by Stopper."""
 
     def check(self, now_s: float) -> StoppedEarly | None:
         """Return why to end the run at the monotonic time ``now_s``, or None."""
@@ -58,7 +58,7 @@ class StopRule(Protocol):
 class InterimVerdicts:
     """The latest ``kept`` verdicts that a judge gave during the run.
 
-    Decisions rest on the later ones.
+    Decisions are based on the latest ones.
     """
 
     def __init__(self, judge: Judge, kept: int) -> None:
@@ -96,7 +96,7 @@ class Watched:
 
 
 class Stopper:
-    """Guards the machine every two seconds, and judges the run in the background now and then.
+    """Checks memory and disk every two seconds, and judges the run in the background at intervals.
 
     Owns the process of the current interim analysis until the end of its ``with`` block.
     """
@@ -109,7 +109,7 @@ class Stopper:
         judge: Judge | None,
         words: frozenset[str],
     ) -> None:
-        """Without a ``judge`` nothing is judged; only stops with one of ``words`` are used."""
+        """Without a ``judge``, nothing is judged; its decisions count only if in ``words``."""
         self._watched = watched
         self._memory = memory
         self._disk = disk
@@ -129,7 +129,7 @@ class Stopper:
         return None if self._verdicts is None else self._decide(self._verdicts)
 
     def steady(self) -> None:
-        """From now on trends count."""
+        """Count trends from now on."""
         self._steady_s = self._watched.run_now_s()
 
     def __enter__(self) -> Self:
@@ -185,7 +185,7 @@ class Extension:
     Args:
         limit_s: how long the run may continue, in seconds.
         judge: judges what is stored, as at the end of the run.
-        recorder: knows the run time, and records an event when the extension begins and ends.
+        recorder: gives the run time, and records an event when the extension begins and ends.
     """
 
     limit_s: float

@@ -56,11 +56,11 @@ from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
 from hybridbench.workload.profile import Cadence
 from hybridbench.workload.settings import Checkpoint
 
-# Variable with the key of the target's interface.
+# Environment variable with the API key of the target's interface.
 API_KEY: Final = "OPENAI_API_KEY"
 _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
-# How often all processes of the machine are read, to see what the other ones use.
+# How often all processes on the machine are read, to see what the others use.
 _OTHERS_S: Final = 10.0
 # How often to look for an idle moment if nothing pauses the load.
 _SEEK_S: Final = 1.0
@@ -79,7 +79,7 @@ class WatchPlan(RunPlan):
         target: the command to start and watch; empty with ``pid``.
         pid: a running process, watched with all its children.  Without either, only the interface
             of the server that gets ``traffic`` is seen.
-        environment: of ``target`` and ``load``.
+        environment: the environment of ``target`` and ``load``.
         metrics_url: a page in Prometheus format.
         ready_url: a page that answers once the target serves; if empty, a completion is requested
             from the server of ``traffic``, or of ``metrics_url``.
@@ -90,10 +90,10 @@ class WatchPlan(RunPlan):
         reset_url: URL to POST to at each idle point, to empty the target's cache; empty for none.
         instrument: patterns of the commands that get a probe; empty for the target's own program.
         prepared: the engine run by ``target``, if this tool installed it.
-        probed: whether probes are used; a ``pid`` has one only if it was started with it.
-        ready_limit_s: how long the target may take until it serves.  If nothing but its interface
-            is seen, it must accept a connection within a minute.
-        restarts: how often ``target`` is restarted after it ended under ``traffic``.
+        probed: whether probes are used; a ``pid`` has one only if it was started with one.
+        ready_limit_s: how long the target may take until it serves.  If only its interface is seen,
+            it must accept a connection within a minute.
+        restarts: how often ``target`` is restarted after it has ended under ``traffic``.
     """
 
     target: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class WatchPlan(RunPlan):
 
 
 def run_watched(plan: WatchPlan, on_started: Callable[[Path], None] | None = None) -> SoakOutcome:
-    """Watch an external program by ``plan``; see ``soak``.  Print its last output if it crashed."""
+    """Watch an external program as in ``plan``; see ``soak``.  If it crashed, print its output."""
     with WatchedUnderSoak(plan) as under:
         outcome = soak(under, on_started=on_started)
         if outcome.crashed:
@@ -204,7 +204,7 @@ class WatchedUnderSoak:
             echo(f"  {one_line(line)}", err=True)
 
     def planned(self, run_id: str, started_wall_s: float) -> Manifest:
-        # The source tree is the bench's, which says nothing about the target.
+        # The source tree here is the bench's, so its state says nothing about the target.
         manifest = replace(begun_manifest(self._plan, run_id, started_wall_s), git=None)
         traffic = self._plan.traffic
         if traffic is None:
@@ -283,7 +283,7 @@ class WatchedUnderSoak:
         target.restart()
 
     def end(self, run: BegunRun) -> None:
-        """Stop everything but the target, which the run ends, and report what was not seen."""
+        """Stop everything but the target, which the run stops, and report what was not seen."""
         if self._load is not None:
             self._load.stop()
         if self._loop is not None and self._loop.looks is not None:
@@ -399,7 +399,7 @@ class WatchSteps(SoakSteps):
         super().run()
 
     def await_serving(self) -> None:
-        """Sample until the target serves; a server that is already running is asked as well.
+        """Sample until the target serves; a server that is already running is checked as well.
 
         Raises:
             WorkerLostError: it has ended, or does not serve in time.
@@ -477,7 +477,7 @@ class WatchSteps(SoakSteps):
     def _search_culprits(self) -> WorkerLostError | None:
         """Resend the requests that were in flight; return how they ended the target, if they did.
 
-        This is done only once: a server may die of the same request a hundred times.
+        Once they are found, later crashes are not searched: the same request may cause a hundred.
         """
         if self._found_culprits:
             return None

@@ -1,7 +1,7 @@
 """The loop of a watched target: metrics pages, processes and their probes; idle points.
 
 The load is external, or comes from our load client.  A load that the run started can be paused:
-then the target becomes idle and can be asked what it still holds.
+then the target becomes idle, and its probes can report what it still holds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LOOK_PATIENCE_S: Final = 30.0
 _REPEAT_PATIENCE: Final = 2.0
 # A server that has refused connections for this long has ended, whatever its processes look like.
 _UNREACHABLE_S: Final = 60.0
-# The load client gives a search up after three minutes, and waits two for the last request.
+# The load client gives up a search after three minutes, and waits two for the last request.
 _SEARCH_PATIENCE_S: Final = 330.0
 _ENDED_PATIENCE_S: Final = 15.0
 # The load client reports every second.
@@ -62,8 +62,8 @@ _KINDS_NAMED: Final = 6
 class IdleSign:
     """Whether the target is idle, from its gauges if it has any, otherwise from its activity.
 
-    Pages requested before ``forget`` are ignored: on a busy machine they may be seconds old, and
-    requests were served since.
+    Pages requested before ``forget`` are ignored: on a busy machine they may be seconds old, with
+    requests served since.
     """
 
     scraper: Scraper | None
@@ -77,7 +77,7 @@ class IdleSign:
     _worked_s: float = 0.0
 
     def look(self, now_s: float, pids: Sequence[int]) -> None:
-        """Check again, if it is time to."""
+        """Check again if a check is due."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + _SIGN_EVERY_S
@@ -129,7 +129,7 @@ class IdleSign:
 
 @dataclass(kw_only=True)
 class WatchLoop(RunLoop):
-    """A loop that observes, and that controls a target by pausing its load.
+    """A loop that observes a target and controls it by pausing its load.
 
     Args:
         census_every_s: interval between heap scans under load.
@@ -149,7 +149,7 @@ class WatchLoop(RunLoop):
     alone: bool = False
     heap_scans_wanted: bool = False
     seen: dict[int, ProcessSample] = field(default_factory=dict)
-    shown: set[Capability] = field(default_factory=set)  # known only once its page was read
+    shown: set[Capability] = field(default_factory=set)  # known once the metrics page was read
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,7 +170,7 @@ class WatchLoop(RunLoop):
 
     @property
     def failure(self) -> str:
-        """Why the load has stopped for good; empty while it continues."""
+        """Why the load has stopped permanently; empty while it continues."""
         return "" if self.load is None else self.load.failure
 
     @property
@@ -189,7 +189,7 @@ class WatchLoop(RunLoop):
         """The process ``pid`` as last sampled."""
         return self.seen.get(pid)
 
-    # The port *control*.
+    # The methods of ``Control``.
 
     def drain(self, patience_s: float) -> bool:
         """Pause our load; return whether the target becomes idle within ``patience_s``."""
@@ -214,7 +214,7 @@ class WatchLoop(RunLoop):
             self.wait_for(lambda: False, _BREATH_S)
 
     def _drain_client(self, client: HttpLoad, patience_s: float) -> bool:
-        """Return whether nothing runs, or only requests abandoned by their clients."""
+        """Pause the client; return whether the target runs nothing but abandoned requests."""
         client.pause()
         self.sign.forget(self.now_s)
         self._work.forget(self.now_s)
@@ -306,7 +306,7 @@ class WatchLoop(RunLoop):
             self.context.recorder.sample(self.now_s, {}, processes=at_rest)
 
     def post_checkpoint(self, index: int, *, audit: bool) -> Look | Answered:
-        """Ask every probe what its idle process holds, and wait, because the load resumes next."""
+        """Query what every idle process holds, and wait, because the load resumes next."""
         del audit
         self._record_pools(index)
         self._record_page(index)
@@ -507,7 +507,7 @@ class WatchLoop(RunLoop):
 
 
 class Answered:
-    """An answer for a question that was never sent."""
+    """An answer to a question that was never sent."""
 
     answer: object = True
 

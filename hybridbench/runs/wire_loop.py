@@ -77,7 +77,7 @@ _MAY_HOLD_ENGINE_S: Final[Mapping[type[object], float]] = {
     AllocationsTracked: 60.0,
     Diagnosis: 150.0,
 }
-# Converts the time of the last step; this many moments are kept, a second apart.
+# Number of moments kept, a second apart, to convert the time of the last step.
 _MOMENTS_KEPT: Final = 4096
 
 Answer = TypeVar("Answer", bound=FromWorker)
@@ -185,7 +185,7 @@ class WireLoop(RunLoop):
         question = self.post(request, kind)
         self.wait_for(lambda: question.answer is not None or given_up(), patience_s)
         if question.answer is None and question.probe_id is None:
-            # A late answer could not be distinguished from that to the next request of its kind.
+            # A late answer could not be told from the answer to the next request of its kind.
             self._questions.remove(question)
         return question.answer
 
@@ -384,7 +384,7 @@ class WireLoop(RunLoop):
         self.status.suspicion = message.violation.message
 
     def _watch(self, now_s: float) -> None:
-        """Give the worker up if it is stuck: no step for too long with work, or no message at all.
+        """Give up the worker if it is stuck: no step for too long with work, or no message at all.
 
         A worker that waits for a CPU, was stopped, or executes a request is not stuck.
         """
@@ -400,7 +400,7 @@ class WireLoop(RunLoop):
             raise WorkerLostError("hang", f"no message from the worker for {silent_s:.0f} s")
 
     def _could_run_at(self, now_s: float) -> float:
-        """Return ``could_run_s`` at that moment, or at the first known one."""
+        """Return ``could_run_s`` at the monotonic time ``now_s``, or at the first recorded one."""
         at = bisect_right(self._moments, now_s, key=lambda moment: moment[0])
         return self._moments[max(at - 1, 0)][1] if self._moments else self.target.could_run_s()
 
