@@ -1,4 +1,4 @@
-"""Recomputed answers: their tokens, traits of their requests, and tolerances."""
+"""Recomputed answers: their packed tokens, their requests' traits, and tolerances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trait(StrEnum):
     ENDED_AFTER_HIT = "ended-after-hit"
     GUESSES = "guesses"
     BESIDE_OTHERS = "beside-others"
-    # Places: of the first wrong token, or in a right answer of a random token.
+    # Places: of the first wrong token, or of a random token in a right answer.
     PAGE_START = "page-start"
     TRACK_LENGTH = "track-length"
     BEYOND_WINDOW = "beyond-window"
@@ -48,7 +48,7 @@ INHERITED: Final = (
     Trait.BESIDE_OTHERS,
 )
 
-# Texts to follow "17 of 17", for one or several requests.
+# Texts that follow a count such as "17 of 17", for one or several requests.
 TRAIT_WORDS: Final[Mapping[Trait, str]] = {
     Trait.REUSED_NOTHING: "had reused nothing, so that they began in a state slot of their own",
     Trait.REUSED_TREE: "had reused a prefix from the tree",
@@ -70,7 +70,7 @@ TRAIT_WORDS: Final[Mapping[Trait, str]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """A model family whose rounding was measured, up to this size.
+    """The measured rounding of a model family, up to this size.
 
     ``distance`` is ten times the largest distance due to rounding in half of the recordings.
     """
@@ -104,11 +104,12 @@ def tolerance_of(family: str, layers: int, hidden_size: int) -> float | None:
     return known.distance
 
 
-# Below this margin, relative to the root mean square of the router's scores, rounding may choose
-# another expert.  A suspect counts only if no such choice explains it.
+# Below this margin, relative to the root mean square of the router's scores, rounding may change
+# the chosen expert.  A suspect counts only if no such change explains it.
 ROUTING_GAP_LEAST: Final = 1e-4
 
-# A single wrong answer suffices if it is this many times beyond the tolerance; else two do.
+# One wrong answer suffices for a finding if it exceeds the tolerance this many times; otherwise it
+# takes two.
 FAR_BEYOND: Final = 100.0
 
 

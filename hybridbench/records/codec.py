@@ -22,7 +22,7 @@ _Record = TypeVar("_Record")
 
 
 class OpenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that keeps unknown keys of a later version and writes them when it is stored."""
+    """A record that keeps a later version's unknown keys and writes them back when stored."""
 
     unknown: Mapping[str, JsonValue] = {}
 
@@ -45,7 +45,7 @@ def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
 
 
 def by_name(record: msgspec.Struct) -> dict[str, JsonValue]:
-    """Return ``record`` with its fields by name, even if the wire has them in an array."""
+    """Return ``record`` with its fields by name, even if the wire sends them as an array."""
     stored = {
         stored_name: _by_name(value)
         for stored_name, value in zip(
@@ -83,7 +83,7 @@ def _number(value: object) -> float:
 
 
 def _restored(value: JsonValue, kind: msgspec.inspect.Type, null: float = NAN) -> JsonValue:
-    """Replace each null in ``value`` where ``kind`` has a number without None."""
+    """Replace each null in ``value`` where ``kind`` requires a number."""
     if isinstance(kind, msgspec.inspect.Metadata):
         return _restored(value, kind.type, (kind.extra or {}).get("null", null))
     if isinstance(kind, msgspec.inspect.UnionType):
@@ -118,7 +118,7 @@ def _of_struct(
     restored: dict[str, JsonValue],
     kind: msgspec.inspect.StructType,
 ) -> JsonValue:
-    """Return what msgspec accepts for a struct of ``kind``: some are arrays, some have tags."""
+    """Return the form that msgspec accepts for ``kind``: some structs are arrays or have tags."""
     if kind.array_like:
         return [restored.get(field.encode_name, _default(field)) for field in kind.fields]
     if issubclass(kind.cls, OpenRecord):

@@ -1,4 +1,4 @@
-"""Codes of reasons: stable names for programs."""
+"""Reason codes: stable names for programs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class ComparedVersion(OpenRecord, frozen=True):
-    """One version: ``run`` is its run directory, ``lost`` how its worker ended too early.
+    """One version: ``run`` is its run directory, ``lost`` says how its worker ended too early.
 
     The known fields of its ``Origin`` are stored among these.
     """
@@ -59,7 +59,7 @@ class ComparisonManifest(OpenRecord, frozen=True):
         looks: the numbers of rounds after which the answer is checked.
         renew_every: rounds after which each version gets a new process, 0 for never; for live
             comparisons.
-        ended: why there are no more rounds; "" for a comparison that was killed.
+        ended: why no more rounds were run; "" for a comparison that was killed.
     """
 
     schema: str = COMPARISON_SCHEMA

@@ -1,4 +1,4 @@
-"""Read our own files: all readers refuse damaged files and unknown versions in the same way."""
+"""Read our own files, so that all readers refuse damaged files and unknown versions alike."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_document(
     """Return the JSON object in the file at ``path``, after checking its schema.
 
     Args:
-        path: of the file.
+        path: the file's path.
         schema: required schema, with its version.
         missing: error message if there is no such file.
         remedy: advice if the schema differs.

@@ -1,6 +1,6 @@
-"""The rare events of a run: the data of each, as stored in the lines of events.jsonl.
+"""The rare events of a run, with the data of each as stored in a line of events.jsonl.
 
-Events without a record here (of another engine or a later version) and damaged ones are kept
+Events without a record here (from another engine or a later version) and damaged ones are kept
 unchanged.  Fields that are None are not stored.
 """
 
@@ -33,7 +33,7 @@ class Event(OpenRecord, frozen=True, kw_only=True, tag=_kind_of_class):
 
 
 class Phase(Event, frozen=True):
-    """A phase that begins now.  Both fields hold its name."""
+    """A phase begins.  Both fields hold its name."""
 
     name: str = ""
     phase: str = ""
@@ -102,7 +102,7 @@ class StoppedEarly(Event, frozen=True):
 
 
 class RequestRefused(Event, frozen=True):
-    """The first request that the engine refused although its profile makes it valid, and why."""
+    """Why the engine refused a request that is valid under its profile; only for the first one."""
 
     text: str = ""
 
@@ -149,8 +149,8 @@ class EngineLog(Event, frozen=True):
 class EngineViolation(Event, frozen=True):
     """A violation reported by the engine's own check, at a step or a checkpoint.
 
-    ``count`` is negative for slots counted twice; ``owners`` are the last owners of ``slots`` by
-    the allocator's ledger.
+    ``count`` is negative for slots counted twice; ``owners`` are the last owners of ``slots``
+    according to the allocator's ledger.
     """
 
     kind: str = "unknown"
@@ -205,12 +205,12 @@ class Census(Event, frozen=True):
     first one.
 
     Attributes:
-        index: number of the scan of this process, from 0.
-        whole: whether dictionaries that the collector does not track were searched too; counts
+        index: number of this process's scan, from 0.
+        whole: whether dictionaries that the collector does not track were also searched; counts
             found only there can be compared only between such scans.
         types: live instances by type name.
         entries: total entries of the containers at an attribute path, as ``server.App.pending``.
-        containers: number of containers at a path, if it is not one.
+        containers: number of containers at a path, if not one.
         bounds: maximum entries of the containers at a path, if bounded.
         holds: name of the most frequent value type at a path.
         pause_s: how long the process was stopped.
@@ -245,10 +245,10 @@ class IdleLook(Event, frozen=True):
     """What one process holds at an idle point, after a collection.
 
     Attributes:
-        index: of the idle point, common to all processes of the run.
+        index: the idle point's index, common to all processes of the run.
         idle: whether the target's own gauges, or else its CPU time, showed that nothing ran.
-        blocks: blocks in use of Python's small-object allocator; None without a probe.
-        malloc_bytes: bytes in use of the C allocator; None if it does not report them.
+        blocks: blocks in use in Python's small-object allocator; None without a probe.
+        malloc_bytes: bytes in use in the C allocator; None if it does not report them.
         unreachable: objects that the collection found; None if it was skipped.
         handles: open files, threads, child processes and zombies, by metric.
         counters: the target's work counters at this point, by series name.
@@ -304,7 +304,7 @@ class Extended(Event, frozen=True):
 
 
 class ExtensionEnded(Event, frozen=True):
-    """Whether the verdict was settled by then."""
+    """The extension ended; ``settled`` if the verdict was settled by then."""
 
     settled: bool = False
 
@@ -332,21 +332,21 @@ class WrongAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lineages(msgspec.Struct, frozen=True, kw_only=True):
-    """Compared answers of one kind, with the history of the requests that they continue from.
+    """Compared answers of one kind, by the history of the requests that they continue from.
 
     Attributes:
-        ancestors: number of known ancestors of each: the request that computed what it reused, the
-            request that this one continued from, and so on.
+        ancestors: number of known ancestors of each: the request whose computation it reused, the
+            one that this request in turn reused, and so on.
         heirs: whether they continue from a wrong answer.
         chosen: whether they were compared because a wrong answer continues from them.
-        chosen_for: the rare trait that they were compared for; empty if they were drawn.  They
-            count for this trait alone.
+        chosen_for: the rare trait that they were compared for; empty if they were drawn at random.
+            They count for this trait alone.
         wrong: number of wrong answers.
         right: number of right answers.
-        wrong_traits: number of ``wrong`` that have a trait, by its name, or whose ancestor has it;
-            those that inherit it from the same request count once.
-        right_traits: the same for ``right``; all count.
-        repeated: those of ``wrong`` that inherit a trait from a request already counted.
+        wrong_traits: for each trait, by name, how many of ``wrong`` have it or inherit it from an
+            ancestor; those that inherit it from the same request count once.
+        right_traits: the same for ``right``, but all count.
+        repeated: how many of ``wrong`` inherit a trait from a request already counted.
     """
 
     ancestors: int = 0
@@ -361,7 +361,7 @@ class Lineages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswersCompared(Event, frozen=True):
-    """The result of recomputing finished answers with a reference, over this worker's whole time.
+    """The result of recomputing a worker's finished answers with a reference.
 
     Attributes:
         compared: number of answers, with ``tokens`` up to the first difference.
@@ -372,8 +372,8 @@ class AnswersCompared(Event, frozen=True):
         wrong_at_start: how many of them differ at their first token; None in older runs.
         greedy: how many of ``compared`` are greedy; None in older runs.
         wrong_greedy: how many of those are wrong.
-        wrong_first: wrong ones that reused nothing computed by another wrong one; None, as in
-            older runs, means all.
+        wrong_first: wrong ones that reused nothing computed by another wrong one; None, in older
+            runs, means all.
         right_first: the same for right ones.
         wrong_traits: how many of ``wrong_first`` have a trait, by its name.
         right_traits: the same for ``right_first``.
@@ -413,7 +413,7 @@ class AnswersRepeated(Event, frozen=True):
 
 
 class CulpritsSought(Event, frozen=True):
-    """Results of resending the requests in flight at a server's crash, to find which crash it.
+    """Results of resending the requests in flight at a server's crash, to find the cause.
 
     ``file`` in the run directory has the same.
     """
@@ -423,7 +423,7 @@ class CulpritsSought(Event, frozen=True):
 
 
 class Reclaim(Event, frozen=True):
-    """Private memory of the idle worker, and after each step of freeing memory."""
+    """Private memory of the idle worker, before and after each step of freeing memory."""
 
     at_rest_bytes: int | float = 0
     after_trim_bytes: int | float = 0
@@ -449,7 +449,7 @@ class DiagnosisStages(Event, frozen=True, tag="diagnosis"):
 
 
 class Allocations(Event, frozen=True):
-    """The largest call sites after ``seconds`` of traffic, ``requests`` finishes, and a flush."""
+    """The largest call sites after a flush; traffic took ``seconds``, with ``requests`` done."""
 
     seconds: float = 0.0
     requests: int = 0
@@ -488,7 +488,7 @@ def event_data(event: Event) -> dict[str, JsonValue]:
 
 
 def read_event(t_s: float, kind: str, data: Mapping[str, JsonValue]) -> Event:
-    """Return the stored event; if the kind or the form is unknown, as an ``OtherEvent``."""
+    """Return the stored event, as an ``OtherEvent`` if its kind or form is unknown."""
     record = _BY_KIND.get(kind)
     if record is not None:
         with contextlib.suppress(msgspec.ValidationError):

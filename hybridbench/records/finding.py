@@ -39,7 +39,7 @@ class NextCommand(StrEnum):
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to do about a finding: one or two sentences; empty for the general advice."""
+    """What to do about a finding, in one or two sentences; empty for the general advice."""
 
     text: str
     command: NextCommand
@@ -54,9 +54,9 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         evidence: whether such a finding is exact or statistical.
         leads_to: the verdicts that it leads to, in words.
         question: the statement that CI checks for every run; empty if CI checks by metric name.
-        names_mechanism: such a finding comes before those that only report growth.
+        names_mechanism: such a finding precedes those that only report growth.
         next_command: the command for the advice.
-        decided_by_length: a longer run decides it, if it is open.
+        decided_by_length: whether a longer run would decide such a finding.
         from_steady: its counts begin when the engine is steady.
         from_checkpoints: it is read from idle checkpoints alone.
     """
@@ -79,16 +79,16 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it was counted, so that doubts about the run do not invalidate it."""
+        """Whether it rests on counts, so that doubts about the run do not invalidate it."""
         return self.evidence is Evidence.EXACT
 
     @property
     def needed_s(self) -> float | None:
-        """How long a judged window would decide it; None if length does not matter."""
+        """How long the judged window must be to decide it; None if length does not matter."""
         return None
 
     def words(self, found: Finding) -> Words:
-        """Return the sentences about ``found``, of which this is the basis."""
+        """Return the sentences about ``found``, whose basis this is."""
         raise NotImplementedError(type(self).__name__)
 
     def advice(self, found: Finding) -> str:
@@ -153,8 +153,8 @@ class HowDriven(
 
     Attributes:
         events: how often it occurred.
-        share: of the growth, in intervals or steps in which it occurred.
-        exact: every event added the same number; None if that was not tested.
+        share: share of the growth that falls in intervals or steps in which it occurred.
+        exact: whether every event added the same number; None if that was not tested.
         rise: total gain, for quantities that rise and fall.
         of_steps: share of all steps in which it occurred; None if only samples are known.
         rivals: other counters that explain the growth equally well.
@@ -169,7 +169,7 @@ class HowDriven(
 
 
 class Faster(msgspec.Struct, frozen=True, kw_only=True):
-    """Growth faster than private memory's, in bytes per hour, and the upper bound of the latter.
+    """Growth faster than that of private memory, in bytes per hour, and the latter's upper bound.
 
     ``text`` explains it.
     """

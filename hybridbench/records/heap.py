@@ -14,7 +14,7 @@ class TypeCount(WireRecord, frozen=True):
 
 
 class InstanceCount(WireRecord, frozen=True):
-    """Instances of a class that should die by reference count: all, and those the engine knows.
+    """Live instances of a class that should die by reference count, and how many are expected.
 
     Of the rest, ``collectible`` wait for a full collection, and ``retained`` survive one.
     """
@@ -26,7 +26,7 @@ class InstanceCount(WireRecord, frozen=True):
 
     @property
     def stray(self) -> int:
-        """Number of instances that the program does not know of."""
+        """Number of live instances beyond those that the engine accounts for."""
         return self.live - self.expected
 
 
@@ -43,7 +43,7 @@ class StageReading(WireRecord, frozen=True):
 
 
 class Cycle(WireRecord, frozen=True):
-    """A cycle as attribute names, and the share of the objects on cycles that have it."""
+    """A cycle as attribute names, and its share of all objects on cycles."""
 
     edges: tuple[str, ...] = ()
     share: float = 0.0
@@ -57,10 +57,10 @@ class RetainedObjects(WireRecord, frozen=True):
     """Objects at one place that were not held at the baseline, or a container that grew.
 
     ``size_bytes`` includes everything they hold.  ``chain`` is the most frequent path from a root
-    to them among the sampled ones, and ``chain_share`` its share.  ``holder`` is the attribute or
-    container that holds them, ``entries`` its length, if any.  ``dragged`` means that only
-    neighbour pointers reach them.  A ``count`` of 0 is a container that grew by objects the
-    collector does not track: then ``item_type`` is the most frequent class among them.
+    to a sample of them, and ``chain_share`` its share of the sample.  ``holder`` is the attribute
+    or container that holds them, ``entries`` its length, if any.  ``dragged`` means that only
+    neighbour pointers reach them.  A ``count`` of 0 means a container that grew by objects the
+    collector does not track; ``item_type`` is then the most frequent class among them.
     """
 
     type_name: str = ""
@@ -125,7 +125,7 @@ class SiteRecord(WireRecord, frozen=True):
 
 
 class CallSite(WireRecord, frozen=True):
-    """One function with its remaining allocations.
+    """One function and its remaining allocations.
 
     ``stack`` lists "function (file:line)" outwards from it, for the main origin of the memory.
     """

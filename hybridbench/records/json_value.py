@@ -1,4 +1,4 @@
-"""JSON values: their type, and preparing them for output."""
+"""The type of JSON values, and functions that prepare them for output."""
 
 from __future__ import annotations
 

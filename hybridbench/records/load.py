@@ -9,7 +9,7 @@ import msgspec
 from hybridbench.records.json_value import JsonValue
 
 Api: TypeAlias = Literal["completions", "ids", "chat", "responses", "generate"]
-# Interfaces whose prompts are token ids, and those that have sessions.
+# Interfaces that take token ids as prompts, and those that have sessions.
 OF_IDS: Final[frozenset[Api]] = frozenset({"ids", "generate"})
 OF_SESSIONS: Final[frozenset[Api]] = frozenset({"generate"})
 # Number of different words in text prompts.
@@ -18,7 +18,7 @@ TEXT_WORDS: Final = 128
 # Key for how late requests were sent, next to the latencies that the client measures.
 LATE: Final = "late"
 
-# What the client counts from its start, by the names of event counters.
+# What the client counts from its start, under the names of event counters.
 COUNTED: Final = (
     "requests_submitted",
     "finishes",
@@ -36,18 +36,18 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
     """The first line to the client: the server, the requests, and how to send them.
 
     Args:
-        url: of the server, without ``/v1``.
+        url: the server's URL, without ``/v1``.
         api: the interface to use; those in ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers arrive token by token.
-        model: the server's name for it; empty for the first one listed.
-        key: sent as a bearer token; empty for none.  It is in no artefact.
+        model: the model's name on the server; empty for the first one listed.
+        key: sent as a bearer token; empty for none.  No artefact contains it.
         profile: every key of the profile, as ``Profile.resolved`` returns them.
-        seed: of the traffic.
-        vocab_size: token ids are below this; for text it is the number of words.
+        seed: the seed of the traffic.
+        vocab_size: token ids are below this; for text, the number of words.
         trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
             unit of times; None for none.
         repeats: whether requests may be repeated to compare answers.
-        exact: whether the server was started in a mode in which batching changes no answer.
+        exact: whether the server was started in a mode in which batching does not change answers.
         culprits: whether to search for the requests that crash the server.
     """
 
@@ -66,7 +66,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
-    """Each further line to the client.
+    """Any further line to the client.
 
     "repeat" sends a sample of requests again, for ``seconds``.  "search" sends the requests that
     were in flight at the server's crash to its replacement.  For both the client must be idle.
@@ -80,13 +80,14 @@ class Differing(msgspec.Struct, frozen=True):
     """An answer that differs from what its request gets alone, without the server's cache.
 
     Args:
-        place: of the first token that differs, or of the character if tokens are unknown.
-        prompt_tokens: of the request.
-        margin: how much likelier the token was that the request gets alone, in nats; None if the
-            server does not report it.
+        place: index of the first token that differs, or of the first character if tokens are
+            unknown.
+        prompt_tokens: length of the request's prompt.
+        margin: how much more likely the token was that the request gets alone, in nats; None if
+            the server does not report it.
         reused: whether the server took some of the prompt from its cache; None as for ``margin``.
-        certain: what shows that rounding is not the cause, whatever the margin: "length", as the
-            shorter answer ended before its limit; "text", as the token ids are equal; or nothing.
+        certain: what shows that rounding is not the cause, whatever the margin: "length" (the
+            shorter answer ended before its limit), "text" (the token ids are equal), or nothing.
         streamed: whether it was streamed, as all answers of the run, and differs from what its
             request gets alone without streaming.
     """
@@ -108,11 +109,11 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
         served_differ: answers that differ from what their requests get alone.
         control_differ: the same for answers computed together, but without the cache.
         served, control: the first of them.
-        usual_gap: median gap between the likeliest token and the next, in nats; None if the server
-            reports no logprobs.
+        usual_gap: median gap between the most likely token and the next, in nats; None if the
+            server reports no logprobs.
         noise: the largest difference, in nats, between logprobs of equal tokens in equal answers,
             at ``noise_tokens`` places: the effect of rounding on this server.
-        exact: whether the server was started in a mode in which batching changes no answer.
+        exact: whether the server was started in a mode in which batching does not change answers.
         left_out: finished requests that were not compared, by reason.
     """
 
@@ -137,7 +138,7 @@ class SentAgain(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         kind: a description in words.
         method, path, content_type: as in HTTP.
-        body: its JSON with the length of each text and list instead; its length, if not JSON.
+        body: its JSON, with each text and list replaced by its length; its length, if not JSON.
         is_cut_off: whether the connection closes in the middle of the body.
     """
 
@@ -176,15 +177,16 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         counts: requests and tokens so far, by the names of event counters.  Requests sent are those
             that ended (finished, rejected, failed or cut off by the client) plus those in flight.
         in_flight: requests that have not ended.
-        lost: requests that failed on the server's side since it last answered one, counted by their
-            features, the unusual ones first.
+        lost: number of requests that failed on the server's side since it last answered one, by
+            feature, with unusual features first.
         latencies: ``LatencyCounts`` since the previous report, and ``LATE``.
         cpu_s: CPU time of the client so far.
         private_bytes: its private memory, in RAM or swapped out.
         paused: whether it sends nothing.
         orders: number of commands executed so far.
         repeated: results of repeated requests; None without any, and while requests are sent.
-        search: results of the search for culprits; None if not requested, and as above.
+        search: results of the search for culprits; None if not requested, and while requests are
+            sent.
         failure: why it cannot send any more; empty while it can.
     """
 

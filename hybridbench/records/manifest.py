@@ -1,4 +1,4 @@
-"""manifest.json: what ran, on what and how; one record for all readers and writers."""
+"""manifest.json: what ran, where and how; one record for all readers and writers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Options(OpenRecord, frozen=True):
     """How the run is observed and ended: the options of ``soak`` with the same names.
 
     Attributes:
-        watchdog_s: this time without an engine step, with work pending, is a hang.
+        watchdog_s: how long without an engine step, with work pending, counts as a hang.
         stop: "auto" ends a run early once a leak is certain, "early" also once its absence is,
             "never" only when the machine is about to run out of memory or disk.
         extend_s: how long the run may continue beyond its planned length while its verdict is
@@ -152,7 +152,7 @@ class ProcessLimits(OpenRecord, frozen=True):
 
 
 class TargetFacts(OpenRecord, frozen=True):
-    """The target, and what it declared that it can show."""
+    """The target, and what it declared to be observable."""
 
     kind: str = "bundled"
     pid: int | None = None
@@ -181,11 +181,11 @@ class SegmentFacts(OpenRecord, frozen=True):
 
 
 class Manifest(OpenRecord, frozen=True):
-    """What ran.  schemas/manifest.schema.json is the public description of the keys.
+    """What ran.  schemas/manifest.schema.json describes the keys for the public.
 
     Attributes:
         defects: slugs, or paths of files that define one.
-        defect_files: SHA-256 of each of these files, by the path that was given.
+        defect_files: SHA-256 of each of these files, by its path as given.
         defects_as_of: releases of other engines from which ``defects`` were chosen.
         thresholds: pass/fail thresholds of the user.
         malloc: mode and settings of the worker's allocator.
@@ -249,7 +249,7 @@ def manifest_from_json(stored: Mapping[str, JsonValue]) -> Manifest:
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
     """Return ``manifest`` as it is stored; non-finite numbers become null.
 
-    A limit is not finite if the machine does not know it.
+    A limit that the machine does not report is not finite.
     """
     known = manifest.engine_hash or manifest.target.kind == OBSERVED
     absent = set() if known else set(_OF_WORKER)

@@ -39,13 +39,13 @@ class Start(WireMessage, frozen=True):
     gc_mode: str = "default"
     gc_thresholds: list[int] = []
     ballast_objects: int = 0
-    # Here and below the wire keeps its first names, because older workers are soaked too.
+    # Here and below the wire keeps its original names, because older workers are also soaked.
     heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
-    # Paths that a profile forces, by name: one event in so many takes the path.
+    # Paths that a profile forces, by name: one in this many events takes the path.
     force: dict[str, int] = {}
     # Finished requests in each half of the sample; each comes as a FinishedAnswer.
     answers_kept: int = 0
-    # The worker serves Recompute and nothing else.
+    # The worker is a reference: it answers Recompute and nothing else.
     is_reference: bool = False
     # The released engine whose classes are driven, such as sglang-cache; the bundled one if empty.
     released: str = ""
@@ -61,9 +61,9 @@ ALL_TOKENS: Final = -1
 class Sampling(WireRecord, frozen=True):
     """How one request samples its tokens; ``top_k`` -1 and ``top_p`` 1.0 consider all tokens.
 
-    The fields are those of the engine's SamplingParams.  In a workload ``ignore_eos`` holds exactly
-    if there are no ``stop_token_ids``.  ``logprobs`` requests the logprob of each output token and
-    of that many of the most probable ones at its place; None requests none.
+    The fields are those of the engine's SamplingParams.  In a workload, ``ignore_eos`` is set if
+    and only if there are no ``stop_token_ids``.  ``logprobs`` requests the logprob of each output
+    token and of that many of the most probable ones at its place; None requests none.
     """
 
     max_new_tokens: int
@@ -115,7 +115,7 @@ class OpenSession(WireMessage, frozen=True):
 
 
 class CloseSession(WireMessage, frozen=True):
-    """Close a session, after its current turn if there is one; unknown sessions are ignored.
+    """Close a session, after its current turn if there is one; ignored if it is unknown.
 
     It may have closed itself already.
     """
@@ -198,7 +198,7 @@ class Shutdown(WireMessage, frozen=True):
 
 
 class Counters(WireMessage, frozen=True):
-    """Read cheap values; answered at once by CountersReply, even while the engine loop hangs."""
+    """Read cheap values; answered promptly by CountersReply, even while the engine loop hangs."""
 
     probe_id: int
 
@@ -239,7 +239,7 @@ class Ready(WireMessage, frozen=True):
     vocab_size: int
     boot_s: float
     device_bytes: int = 0
-    """Memory of its CUDA device that it can have; 0 without one."""
+    """Memory that it can use on its CUDA device; 0 without one."""
     uncounted: list[str] = []
     """Events that may happen in the engine, but are not counted."""
 
@@ -257,14 +257,14 @@ class Ended(WireRecord, frozen=True):
 
 
 class FinishedAnswer(WireMessage, frozen=True):
-    """A finished request that was drawn to be recomputed by a reference.
+    """A finished request that was sampled to be recomputed by a reference.
 
     It takes ``place`` in its half of the sample: requests that ``reused`` something, or those that
     did not.  ``prompt`` is what was computed (the session's history first, after truncation) and
     ``output`` what was emitted, four bytes per token.  ``traits`` are names of ``Trait``;
     ``cached_tokens`` of the prompt were reused.  ``ancestors`` are the requests that it continues
-    from, nearest first: the number of each, like its own ``arrival``, and its traits as
-    ``pack_traits`` encodes them.  ``temperature`` (0: greedy) and ``seed`` are the request's.
+    from, nearest first: for each its number, as in ``arrival``, and its traits as ``pack_traits``
+    encodes them.  ``temperature`` (0: greedy) and ``seed`` are the request's.
     """
 
     rid: str
@@ -338,9 +338,9 @@ class Rejected(WireRecord, frozen=True):
 class StepEvents(WireMessage, frozen=True):
     """What the steps since the last such message did, combined.
 
-    ``emitted`` are the new tokens of live streaming requests, by ``rid``; a request's last tokens
-    are in the output of its ``Ended``.  ``logprobs`` cover all tokens of a request that are in this
-    message and in no earlier one, if the request asked for them.
+    ``emitted`` holds the new tokens of running streaming requests, by ``rid``; a request's last
+    tokens are in the output of its ``Ended``.  ``logprobs`` cover the tokens of a request that no
+    earlier message contained, if the request asked for them.
     """
 
     t_s: float
@@ -386,7 +386,7 @@ class HeapScanReply(WireMessage, frozen=True, tag="CensusReply"):
 
 
 class ViolationRecord(WireRecord, frozen=True):
-    """One contradiction in the engine's state, in the engine's wording."""
+    """One inconsistency in the engine's state, in the engine's wording."""
 
     kind: str
     pool: str
@@ -397,7 +397,7 @@ class ViolationRecord(WireRecord, frozen=True):
 
 
 class CheckpointReply(WireMessage, frozen=True):
-    """The engine at one moment, between two steps."""
+    """The state of the engine at one moment between two steps."""
 
     probe_id: int
     index: int
@@ -414,7 +414,7 @@ class CheckpointReply(WireMessage, frozen=True):
 
 
 class Steady(WireMessage, frozen=True):
-    """The engine has seen its peak: pools at their high-water mark, all shapes."""
+    """The engine is warm: its pools have seen their high-water mark, and it has run all shapes."""
 
     t_s: float
     reason: str
@@ -466,7 +466,7 @@ class LogLine(WireMessage, frozen=True):
 
 
 class Fatal(WireMessage, frozen=True):
-    """The worker cannot continue; ``message`` is one sentence, ``trace`` the report's traceback.
+    """The worker cannot continue; ``message`` is one sentence, ``trace`` the error's traceback.
 
     ``usage`` means that the user can correct it (unknown model, impossible pool).
     """
@@ -485,7 +485,7 @@ class Goodbye(WireMessage, frozen=True):
 
 class InjectedTruth(WireMessage, frozen=True):
     """What injected defects actually did, by slug and name of the count; sent when the worker exits
-    or crashes.  It is no evidence: it is stored with the run, but the analysis never reads it.
+    or crashes.  It is not evidence: it is stored with the run, but the analysis never reads it.
 
     ``counts`` are those since traffic began.  ``at_idle`` are the counts at the last checkpoint
     that found the engine idle, or all of them if none did, including those before the traffic;

@@ -1,8 +1,8 @@
 """Records of a nightly run: cells, attempts, cell.json and night.json.
 
 A plan's machine needs, policy and waivers are stored as written, so that the plan file and
-cell.json share one declaration: pydantic validates the file, msgspec reads cell.json.  Those
-records have slots: without them, msgspec writes only the keys that it has read.
+cell.json share one declaration: pydantic validates the file, msgspec reads cell.json.  Their
+records need slots, because without them msgspec would write only the keys that it has read.
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ class Policy(ProfileGroup):
     """How a nightly run treats cells that fail or stay undecided.
 
     Attributes:
-        rerun_statistical_leak: rerun a LEAK or DEGRADED that rests on statistics only, once, with
-            another seed; the cell fails only if that run fails too.  Exact findings fail at once.
+        rerun_statistical_leak: rerun a LEAK or DEGRADED that is based only on statistics, once,
+            with another seed; the cell fails only if that run also fails.  Exact findings fail it
+            at once.
         rerun_invalid: repeat an INVALID run (such as on a busy machine) once.
         extend: seconds by which an undecided soak may exceed its length; None (auto) is the default
             of ``soak``, 0 disables extensions.  A comparison ends when it is decided.
@@ -346,7 +347,7 @@ class AttemptHead(msgspec.Struct, frozen=True):
 
 
 class CellHead(msgspec.Struct, frozen=True):
-    """The same part of cell.json, for a nightly run that was not merged."""
+    """The part of cell.json that a listing shows, for a nightly run that was not merged."""
 
     plan: PlanHead = PlanHead()
     attempts: tuple[AttemptHead, ...] = ()

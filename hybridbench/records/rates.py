@@ -9,10 +9,10 @@ from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import digits_apart, format_bytes, format_count
 from hybridbench.records.verdict import Rate
 
-# Denominators of rates that are times, not events.
+# Denominators of rates over time, rather than per event.
 TIME_UNITS: Final = frozenset({"h", "min", "s"})
 
-# Estimates from here on get a prefix: 332,936 nodes/h would feign precision.
+# Estimates from here on get a prefix, as 332,936 nodes/h would suggest false precision.
 _LARGE: Final = 10_000.0
 
 # Rounding error of an exact zero.
@@ -82,7 +82,7 @@ def full_rate_text(rate: Rate, *, signed: bool = True) -> str:
     if not _has_end(rate):
         return f"{said} (no {share} interval)"
     span = _span_text(rate, signed=signed)
-    # Omit the counted noun, which is right before; but the prefix of bytes may differ.
+    # Omit the counted noun, which was just printed; but the prefix of bytes may differ.
     if rate.unit != Unit.BYTES:
         span = span.removesuffix(f" {rate.unit}")
     elif rate.per in TIME_UNITS:

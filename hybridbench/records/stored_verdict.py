@@ -1,4 +1,4 @@
-"""verdict.json of a run: written by the published schema, and read back."""
+"""A run's verdict.json: written according to the published schema, and read back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Part = TypeVar("_Part", "VerdictHead", "VerdictValues")
 
 
 class VerdictHead(msgspec.Struct, frozen=True):
-    """What a list shows of any verdict.json, of a run or a comparison; the rest is skipped."""
+    """The part of a run's or comparison's verdict.json that a list shows; the rest is skipped."""
 
     verdict: str = ""
     word: str = ""  # for a comparison
@@ -92,7 +92,7 @@ class _Findings(msgspec.Struct, frozen=True):
 
 
 class VerdictValues(msgspec.Struct, frozen=True):
-    """The values by which runs are compared; with thousands of files, fits are skipped unread."""
+    """The values by which runs are compared; fits are skipped for speed."""
 
     verdict: str = ""
     findings: tuple[FindingHead, ...] = ()
@@ -102,7 +102,7 @@ class VerdictValues(msgspec.Struct, frozen=True):
 
 
 def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue]:
-    """Convert ``verdict`` by schema ``hybridbench.verdict/1``."""
+    """Convert ``verdict`` according to the schema ``hybridbench.verdict/1``."""
     fields = to_json(replace(verdict, findings=()))
     # A failure is also a finding; its traceback has a file of its own.
     del fields["failures"], fields["bounds"]
@@ -139,7 +139,7 @@ def _finding_to_json(finding: Finding) -> dict[str, JsonValue]:
 
 
 def _finding_from_json(stored: StoredFinding) -> Finding:
-    """Return the finding with its stored sentences, whatever today's version would say."""
+    """Return the finding with its stored sentences, even if this version has other wording."""
     basis = Recorded(
         name=stored.kind,
         title=stored.title,
@@ -196,5 +196,5 @@ def read_verdict_part(path: Path, kind: type[_Part]) -> _Part:
 
 
 def _bare(word: str, headline: str) -> str:
-    """Strip ``word``, which headlines have only in files."""
+    """Strip ``word``, which precedes headlines only in files."""
     return headline.removeprefix(f"{word}: ")

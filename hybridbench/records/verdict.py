@@ -1,4 +1,4 @@
-"""The result of judging a run: findings, results per metric, one verdict."""
+"""The result of judging a run: findings, results by metric, and one verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridbench.thresholds.result import ThresholdResult
 
 
 class VerdictKind(StrEnum):
-    """The outcome of a run; verdicts.md says what each asserts."""
+    """The outcome of a run; verdicts.md says what each one asserts."""
 
     CLEAN = "CLEAN"
     LEAK = "LEAK"
@@ -59,9 +59,7 @@ WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
 
 
 def precedence(verdict: VerdictKind, *, exact: bool) -> int:
-    """Return a finding's rank, by its verdict and whether it was counted: the lowest rank
-    decides.
-    """
+    """Return a finding's rank, by its verdict and whether it was counted; the lowest decides."""
     if exact and verdict in _COUNTED:
         return _COUNTED.index(verdict)
     return len(_COUNTED) + _OTHERS.index(verdict)
@@ -114,7 +112,7 @@ class Finding:
 
     @property
     def exact(self) -> bool:
-        """Whether it was counted, so that doubts about the run do not invalidate it."""
+        """Whether it rests on counts, so that doubts about the run do not invalidate it."""
         return self.basis.is_exact
 
     @property
@@ -139,7 +137,7 @@ class Finding:
 
     @property
     def data(self) -> dict[str, JsonValue]:
-        """Everything that it rests on, by name, as in verdict.json."""
+        """All values that support it, by name, as in verdict.json."""
         faster = self.faster_than_memory
         return {
             **self.basis.as_data(),
@@ -149,7 +147,7 @@ class Finding:
         }
 
     def make_words(self) -> None:
-        """Make the sentences now, and keep them.
+        """Generate the sentences now, and keep them.
 
         Raises:
             Exception: a value that they need is missing or invalid.
@@ -215,7 +213,7 @@ class MetricResult(msgspec.Struct, frozen=True):
     """The trend analysis of one gated metric in the judged window.
 
     ``rate_per_hour`` is None if there were too few samples for any model: a range of samples is not
-    an interval, and without an interval nothing is bounded.
+    an interval, and without an interval no growth is ruled out.
     """
 
     metric: str
@@ -273,8 +271,8 @@ class DecayResult:
 class LevelResult:
     """One metric's level in the judged window of a run, for comparing runs.
 
-    The interval is a 95% one, with None for an infinite end; for an extreme or a last value it is
-    the value itself.
+    It has a 95% interval, with None for an infinite end; for an extreme or a last value, both ends
+    are the value itself.
     """
 
     metric: str
@@ -292,7 +290,7 @@ def memory_result(metrics: Iterable[MetricResult]) -> MetricResult | None:
 
 @dataclass(frozen=True)
 class ServingResult:
-    """One row of what a run served in its judged window, like the summary of ``vllm bench serve``.
+    """One row of a summary, like that of ``vllm bench serve``, of the judged window's requests.
 
     ``value`` is a rate, a number or a share; for a latency, its mean.  Only latencies have
     percentiles.
@@ -318,7 +316,7 @@ class Covered:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a verdict's headline and its statement of what is ruled out rest on."""
+    """The basis for a verdict's headline and for its statement of what is ruled out."""
 
     memory: MetricResult | None = None  # for private memory, over all that was judged
     steady: bool = False
@@ -336,7 +334,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a run with everything it rests on."""
+    """The outcome of a run, with everything that supports it."""
 
     kind: VerdictKind
     # The sentence that is read first, after the word of ``kind``.  ``headline.py`` writes it and
@@ -368,13 +366,13 @@ class Verdict:
 
     @property
     def invalid(self) -> bool:
-        """Whether some finding invalidates all the run's fits, and the absence of findings.
+        """Whether a finding invalidates all the run's fits and the absence of other findings.
 
-        The verdict may still be another one, because exact findings remain valid.
+        The verdict may still be a different one, because exact findings remain valid.
         """
         kinds = {self.kind, *(finding.verdict for finding in self.findings)}
         return VerdictKind.INVALID in kinds
 
     def stands(self, finding: Finding) -> bool:
-        """Whether ``finding``, one of these, is valid in spite of problems with the run."""
+        """Whether ``finding``, one of this verdict's, is valid despite problems with the run."""
         return finding.exact or finding.verdict is VerdictKind.INVALID or not self.invalid

@@ -1,4 +1,4 @@
-"""The wire formats of records: arrays, with a tag for messages."""
+"""The wire format of records: arrays, with a tag for messages."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class WireRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class WireMessage(msgspec.Struct, tag=True, array_like=True, gc=False, frozen=True):
-    """An array with a tag: a few microseconds each.  Fields may only be added at the end."""
+    """A message: an array with a tag.  Fields may only be added at the end."""

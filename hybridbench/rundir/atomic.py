@@ -11,7 +11,7 @@ from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in UTF-8: write a temporary file, flush it to disk, rename it.
+    """Replace ``path`` with ``text`` in UTF-8: write a temporary file, flush it to disk, rename it.
 
     Raises:
         RunDirectoryError: the directory cannot be written; the old file is untouched.

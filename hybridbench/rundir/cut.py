@@ -1,4 +1,4 @@
-"""Interrupted runs: how far they got, and whether they can be resumed."""
+"""Determine how far an interrupted run got, and whether it can be resumed."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def read_cut_run(run_dir: Path) -> CutRun:
 
 
 def is_finished(record: RunRecord) -> bool:
-    """Whether the run ended as planned; an interrupted run, or one whose trace became unreadable,
-    can be resumed.
+    """Whether the run ended as planned.  An interrupted run, or one that could not read the rest of
+    its trace, can be resumed.
     """
     part = last_segment(record)
     phase = part.last_event(Phase)

@@ -49,7 +49,7 @@ SUMMARY: Final = "summary.md"
 KEEP: Final = "KEEP"
 # Tracebacks of failed parts of the analysis; exists only if one failed.
 ANALYSIS_ERRORS: Final = "analysis-errors.txt"
-# Tracebacks of the bench itself during the run or its report; likewise.
+# Tracebacks of the bench itself during the run or its report; exists only if there are any.
 BENCH_ERRORS: Final = "bench-errors.txt"
 # Interim files, written on SIGUSR1 during a run; the end of the run leaves them unchanged.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
@@ -57,7 +57,7 @@ REPORT_HTML_SO_FAR: Final = "report-so-far.html"
 REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
 ANALYSIS_ERRORS_SO_FAR: Final = "analysis-errors-so-far.txt"
 
-# Names that suggest a directory of ours; their contents must confirm it.
+# Names that suggest a directory of ours; the files' contents must confirm it.
 MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHTLY, CELL)
 # Evidence, verdicts and markers, which no report may overwrite.  The pages (report.html, report.md,
 # junit.xml) can be rebuilt from these at any time.

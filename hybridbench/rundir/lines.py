@@ -27,7 +27,7 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.processes import ProcessSample
 
 SYNC_INTERVAL_S: Final = 60.0
-# Significant digits of stored floats: resolves a byte in a terabyte, and halves the file.
+# Significant digits of stored floats: enough for a byte in a terabyte, and half the file size.
 _DIGITS: Final = 12
 _BLOCK_BYTES: Final = 1 << 16
 # A line whose time is out of range counts as damaged.
@@ -196,7 +196,7 @@ def _after_last_newline(file: BinaryIO, end: int) -> int:
 
 
 def _is_object(text: bytes) -> bool:
-    # A number or a literal could be a truncated longer one; an object is closed or it is not.
+    # A number or a literal could be a longer one cut short; an object is complete once closed.
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -205,7 +205,7 @@ def _is_object(text: bytes) -> bool:
 
 @dataclass
 class Lines(Generic[_Line]):
-    """The readable lines of a file, and counts of the others."""
+    """The readable lines of a file, and what is known of the others."""
 
     lines: list[_Line] = field(default_factory=list)
     torn: bool = False

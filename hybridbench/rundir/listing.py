@@ -54,7 +54,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One row of a listing; ``problem`` says why the rest is empty.
+    """One row of a listing; ``problem``, if any, says why the rest is empty.
 
     For a comparison, ``model`` and ``profile`` are those of its versions, whose names are in
     ``defects``; for a nightly run, ``profile`` is the name of its plan.
@@ -99,7 +99,7 @@ def find_runs(store: Path) -> Iterator[Path]:
 
 
 def kind_of(path: Path) -> EntryKind | None:
-    """The kind of the directory ``path``; None if it is not ours."""
+    """Return what kind of directory ``path`` is; None if it is not ours."""
     try:
         if (path / COMPARISON).is_file() and not is_foreign(path / COMPARISON):
             return EntryKind.COMPARISON

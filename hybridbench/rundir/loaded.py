@@ -45,7 +45,7 @@ class Run:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict under the run's own thresholds, the same as of ``hybridbench report``."""
+        """The verdict under the run's own thresholds, the same as in ``hybridbench report``."""
         return judge(self.record)
 
     @property

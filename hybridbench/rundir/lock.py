@@ -18,9 +18,9 @@ _BEGUN_FIELD: Final = 19
 
 @contextlib.contextmanager
 def locked_run(run_dir: Path) -> Iterator[None]:
-    """Hold the lock of ``run_dir``; its file names this process, and is removed at the end.
+    """Hold the lock of ``run_dir``; the lock file names this process, and is removed at the end.
 
-    The file alone is no lock: one left behind by a killed process is taken over.
+    The file alone is not a lock: one left behind by a killed process is taken over.
 
     Raises:
         RunDirectoryError: another process is writing this run, or locking fails here.
@@ -29,7 +29,7 @@ def locked_run(run_dir: Path) -> Iterator[None]:
     handle = _locked_handle(path)
     try:
         os.ftruncate(handle, 0)
-        # A full disk has no room for the PID; the lock is valid nevertheless.
+        # A full disk may have no room for the PID; the lock is valid without it.
         with contextlib.suppress(OSError):
             os.write(handle, f"{os.getpid()}\n{_begun(os.getpid())}\n".encode())
         yield
@@ -41,9 +41,9 @@ def locked_run(run_dir: Path) -> Iterator[None]:
 
 
 def holder_of(run_dir: Path) -> int | None:
-    """PID in the lock file of ``run_dir``, if that process is still alive; else None.
+    """Return the PID in the lock file of ``run_dir`` if that process is still alive, else None.
 
-    Does not try the lock, which would refuse it to another process at that moment.  PIDs are
+    Does not try to take the lock, which another process might need at that moment.  PIDs are
     reused, so the file also records when its process began.
     """
     try:

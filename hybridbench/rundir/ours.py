@@ -1,4 +1,4 @@
-"""Recognise our directories by content: other programs write a comparison.json, too."""
+"""Recognise our directories by content, as other programs also write a comparison.json."""
 
 from __future__ import annotations
 

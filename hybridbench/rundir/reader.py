@@ -1,4 +1,4 @@
-"""Read a run directory into a RunRecord, whatever byte the writer was killed at."""
+"""Read a run directory into a RunRecord, wherever in a file the writer was killed."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
 from hybridbench.rundir.manifest import read_manifest
 
-# A counter that ends this long, or this many samples, before the others was withdrawn: a page that
-# fails keeps its last values.
+# A counter that ends this long, or this many samples, before the others was withdrawn.  It cannot
+# be due to a page that fails, as that keeps its last values.
 _WITHDRAWN_S, _WITHDRAWN_SAMPLES = 30.0, 3.0
 
 
 def read_run(path: Path) -> RunRecord:
     """Read the run stored at ``path``.
 
-    An incomplete last line is dropped and a damaged line skipped; an event of kind ``note`` at the
-    end reports each.  Without events for the phases or the processes, they are taken from the
-    samples.
+    An incomplete last line is dropped, and damaged lines are skipped; events of kind ``note`` at
+    the end report both.  Phases and processes without events are taken from the samples.
 
     Raises:
         RunDirectoryError: there is no run, or a later version wrote it.
@@ -88,8 +87,8 @@ def read_run(path: Path) -> RunRecord:
 def _without_withdrawn(
     series: dict[str, Series], events: list[Event], after_s: float
 ) -> tuple[dict[str, Series], list[Event]]:
-    """Drop counters that were reported only at first, until several processes were seen to answer
-    the page of metrics in turn, each with counts of its own.
+    """Drop counters that were reported only at first, before it was noticed that several processes
+    serve the metrics page in turn, each with its own counts.
     """
     end_s = max((float(one.t_s[-1]) for one in series.values() if len(one)), default=0.0)
     gone = {

@@ -30,7 +30,7 @@ class StoredTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def add_truth(run_dir: Path, reported: InjectedTruth) -> None:
-    """Add the counts of another worker to those of its predecessors.
+    """Add a worker's counts to those of the run's earlier workers.
 
     Raises:
         RunDirectoryError: the directory cannot be written.

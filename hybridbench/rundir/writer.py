@@ -24,7 +24,7 @@ from hybridbench.rundir.lines import LineFile, repair_tail, short
 
 
 class RunWriter:
-    """Owns the files of one run while it runs.
+    """Owns the files of a run in progress.
 
     A kill loses at most the line being written; a power failure at most the last minute.
     """
@@ -75,7 +75,7 @@ class RunWriter:
         latencies: LatencyCounts | None = None,
         processes: Sequence[ProcessSample] = (),
     ) -> None:
-        """Append a sample taken ``t_s`` after the start, without unmeasured metrics.
+        """Append a sample taken ``t_s`` seconds after the start, leaving out unmeasured metrics.
 
         A value that is not finite (an empty median) counts as unmeasured.  ``latencies`` cover the
         interval that ends with the sample; ``processes`` are those with a role.
