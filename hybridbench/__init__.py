@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Nothing is imported here: `python -m hybridbench` runs this file while the working directory may
-# still stand before the standard library.
+# Import nothing here: `python -m hybridbench` runs this file while the working directory may still
+# precede the standard library on sys.path.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
@@ -15,12 +15,12 @@ __all__ = ["__version__", "load_run"]
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """The run stored in the directory ``path``: manifest, series, events, verdict and findings.
+    """Load the run stored in ``path``: its manifest, series, events, verdict and findings.
 
     Raises:
         RunDirectoryError: there is no run, or a later version wrote it.
     """
-    # Imported here: every process of ours imports this file, and few need numpy.
+    # Imported here because all our processes import this file, and few need numpy.
     from pathlib import Path
 
     from hybridbench.rundir import loaded

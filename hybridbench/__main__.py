@@ -5,7 +5,7 @@ import sys
 
 if not sys.flags.safe_path and sys.path:
     # Python has put the working directory in front of the standard library: a queue.py there would
-    # be taken for the one of the library.
+    # be imported instead of the library's.
     del sys.path[0]
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if root not in sys.path:

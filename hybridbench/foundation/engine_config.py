@@ -44,7 +44,7 @@ _Fault: TypeAlias = tuple[tuple[str, ...], str]
 
 
 class EngineConfigError(ConfigError):
-    """An invalid setting: the ``path`` of its field, and a ``complaint`` that continues it."""
+    """An invalid setting: ``path`` names its field, ``complaint`` is the rest of the sentence."""
 
     def __init__(self, path: tuple[str, ...], complaint: str) -> None:
         super().__init__(f"engine: {'.'.join(path)} {complaint}.")
@@ -262,7 +262,7 @@ class EngineConfig(EngineSettings, PoolSizes):
         step = max(1, self.longest_chain)
         # In a prefill: a chunk, and the window before it, which the tree locks in whole nodes.
         prefill = 2 * chunk + sliding_window + step
-        # In decoding: its own window, and the prompt's last one, until it has left that behind.
+        # When decoding: its own window, and the prompt's last one until decoding has passed that.
         # A node is a chunk, or the window at the end of an answer.
         node = max(chunk, sliding_window + 2 * (self.page_size + step))
         decode = 2 * sliding_window + node + step
@@ -281,14 +281,14 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def longest_chain(self) -> int:
-        """Maximum tokens per request in a step that keeps states apart; 0 if no step does."""
+        """Maximum tokens per request in a step that uses draft states; 0 if none does."""
         if self.speculative_algorithm is not None:
             return self.speculative_num_draft_tokens
         return int(self.enable_overlap_schedule)
 
     @property
     def cache_chunk_size(self) -> int:
-        """Prefill saves states at multiples of this length, in tokens, at least a page."""
+        """Prefill saves states at multiples of this length, in tokens; it is at least a page."""
         return max(self.mamba_cache_chunk_size, self.page_size)
 
     def _conflicts(self) -> Iterator[_Fault]:

@@ -72,7 +72,7 @@ class HybridbenchError(Exception):
         self.options: tuple[str, ...] = ()  # invalid options, or an invalid combination
 
     def reworded(self, sentence: str) -> Self:
-        """The same error with another sentence."""
+        """Return the same error with another sentence."""
         error = type(self)(sentence, code=self.code)
         error.options = self.options
         return error

@@ -33,7 +33,7 @@ TIME_S_MAX: Final = 1e10
 
 DEPTH_MAX: Final = 100
 LFS_POINTER: Final = "version https://git-lfs"
-"""How a file begins whose content Git LFS has not fetched."""
+"""The beginning of a file whose content Git LFS has not fetched."""
 # The range of integers in msgspec, NumPy, torch and the wire protocol.
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
@@ -131,7 +131,7 @@ def is_file(path: Path) -> bool:
 
 
 def read_piped(path: Path, most: int) -> bytes:
-    """Read a regular file, or a pipe, as for ``judge <(zcat FILE)``, to its end.
+    """Read a regular file, or a pipe as in ``judge <(zcat FILE)``, to its end.
 
     Raises:
         ForeignDataError: it is a device, has more than ``most`` bytes, or is a pipe from which
@@ -186,7 +186,7 @@ def unpacked(data: bytes, most: int) -> bytes:
 
 
 def longest_line(data: bytes) -> tuple[int, int]:
-    """Number (from 1) and length of the longest line."""
+    """Return the number (from 1) and the length of the longest line."""
     longest = number = at = length = 0
     while at < len(data):
         end = data.find(b"\n", at)

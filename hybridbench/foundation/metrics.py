@@ -1,9 +1,9 @@
 """Every metric, declared once: name, unit, kind, direction, practical threshold, meaning.
 
 Writing an undeclared metric fails (``declared``); analysis and reports read units and thresholds
-only from here.  A name with ``*`` declares a family (``pool.*.available``).  A series of one of
-several processes has the metric's name with labels (``foundation/labels.py``), and the metric's
-declaration.
+only from here.  A name with ``*`` declares a family (``pool.*.available``).  If a run has several
+processes, each one's series has the metric's name with labels (``foundation/labels.py``), and
+shares its declaration.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class MetricSpec:
 
     ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
     ``floor_share_per_hour`` the same as a share of the level at the start of the judged window; the
-    larger of the two applies.  ``margin_per_hour`` is the bound for growth of bytes to be CLEAN if
-    nothing else limits it.  ``handles`` change one by one: a few more in a whole run are neither a
+    larger of the two applies.  ``margin_per_hour`` is the growth in bytes up to which a metric is
+    CLEAN if it has no other limit.  ``handles`` are small counts: a few more in a run are neither a
     leak nor inconclusive.  ``erratic`` metrics are displayed, but too noisy for thresholds and
     comparisons; ``on_device`` metrics exist if tensors are on an accelerator, ``foreign`` ones are
     not expected of our own worker.

@@ -1,7 +1,7 @@
-"""Print safely for people: on any terminal, and even without a reader.
+"""Print text for people safely: on any terminal, and even without a reader.
 
 Foreign text (names of columns, manifests, events) is data: control characters in it are displayed,
-not obeyed, and GitHub's log does not take any of its lines for a command.
+not obeyed, and GitHub's log does not treat any of its lines as a command.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _CONTROL = re.compile(
 _PICTURES = 0x2400
 _DELETE = 0x7F
 _SPACE = 0x20
-# GitHub takes a log line that begins with ::, or contains ##[, for a command.
+# GitHub treats a log line that begins with ::, or contains ##[, as a command.
 _COMMAND = re.compile(r"^([^\S\n]*)::|##\[", re.MULTILINE)
 
 
 class ReaderLeftError(BrokenPipeError):
     """The reader of standard output has closed it, as ``| head`` does.
 
-    Without errno: on EPIPE, typer would exit with 1, the code for a bug of ours.
+    It has no errno, because on EPIPE typer exits with 1, which is our code for a bug.
     """
 
 
@@ -87,7 +87,7 @@ def print_error(error: HybridbenchError) -> None:
 
 @contextlib.contextmanager
 def named_output() -> Iterator[None]:
-    """Make an OSError from within the block name standard output.
+    """Make any OSError raised within the block name standard output.
 
     Raises:
         ReaderLeftError: the reader is gone.
@@ -102,7 +102,7 @@ def named_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def output_after_verdict() -> Iterator[None]:
-    """Within the block, print an answer whose exit code must not depend on its reader.
+    """Within the block, print an answer; its reader must not affect the exit code.
 
     Failures to write are reported on standard error; a reader that left is ignored.
     """

@@ -30,5 +30,5 @@ class Terminal(Console):
             for segment in buffer
         )
         text = super()._render_buffer(shown)
-        # Folding can break lines anywhere, so only the finished lines can be checked.
+        # Wrapping can break lines anywhere, so only the finished lines can be checked.
         return text if self.is_terminal else no_commands(text)

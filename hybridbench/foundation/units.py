@@ -108,7 +108,7 @@ def parse_bytes(text: str) -> int:
     """Parse bytes: ``512MiB`` (binary) or ``512MB`` (decimal).
 
     Raises:
-        ValueError: anything else; a bare number, too, because its unit would be a guess.
+        ValueError: anything else, including a bare number, because its unit would be a guess.
     """
     amount = parse_amount(text)
     size = None if amount is None or amount.per or amount.minus else amount.in_bytes

@@ -1,5 +1,4 @@
 """User-defined thresholds: parsing, checking, texts and gates.
 
-Each layer uses its part: all packages may use the grammar and the results, the analysis checks, the
-report gates.
+Any package may use the grammar and the results; the analysis uses the checks, the report the gates.
 """

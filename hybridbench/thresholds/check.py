@@ -1,4 +1,4 @@
-"""Check a run's thresholds: met, missed or undecided, by confidence intervals, not by points.
+"""Check a run's thresholds (met, missed or undecided) against confidence intervals, not points.
 
 A threshold adds to the requirements of the analysis; it never removes a finding.
 """
@@ -68,8 +68,8 @@ def check_thresholds(
 ) -> CheckedThresholds:
     """Check the thresholds in the manifest against the run's samples.
 
-    Slopes of gated metrics and changes of cost are taken from the run's verdict, the least and the
-    greatest value from all segments, everything else from the one that was judged longest.
+    Slopes of gated metrics and changes of cost are taken from the run's verdict, minima and maxima
+    from all segments, and everything else from the segment that was judged longest.
     """
     longest = facts.longest
     results: list[ThresholdResult] = []
@@ -92,7 +92,7 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
     """Check ``threshold`` against a value with its confidence interval.
 
     Args:
-        measured: in the units of the limit.
+        measured: the value, in the limit's units.
         judged_s: duration of the judged window; ``needed_s`` is a multiple of it.
     """
     ends = (measured.lower, measured.upper)
@@ -118,7 +118,7 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
 
 
 def _result(threshold: Threshold, outcome: ThresholdOutcome) -> ThresholdResult:
-    """The result's fields that need no measurement."""
+    """Return a result with only the fields that need no measurement."""
     in_shares = threshold.stat in SHARES
     return ThresholdResult(
         text=threshold.text,
@@ -200,14 +200,14 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
     if threshold.spec.kind is Kind.COUNTER:
         return _counted(run.facts, window, threshold)
     known = [r for r in run.metrics if r.metric == threshold.metric]
-    # For a family, the declaration under the member's name.
+    # For a member of a family, use the family's declaration under the member's name.
     spec = replace(threshold.spec, name=threshold.metric)
     result = known[0] if known else judge_trend(run.facts, spec, Effort())
     rate = result.rate_per_hour
     if rate is None:
         raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     low, high = rate.lower, rate.upper
-    # A trend's rate is signed as worsening; a threshold is about the value itself.
+    # A trend's rate is positive if the metric worsens; a threshold applies to the value itself.
     value = rate.value if spec.higher_is_worse else -rate.value
     if not spec.higher_is_worse:
         low, high = -high, -low

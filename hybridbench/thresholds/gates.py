@@ -1,4 +1,4 @@
-"""Thresholds in reports: one gate and one table row each."""
+"""Thresholds in reports: each has a gate and a table row."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Parse thresholds such as ``rss.slope<200MiB/h``, before a run starts.
 
 An unknown name or unit is an error that suggests the nearest known one: a threshold that silently
-always holds is worse than none.  ``rss<200MiB/h`` is a threshold on a column of a file, which
-defines the meaning of its name and unit.
+always holds is worse than none.  ``rss<200MiB/h`` is a threshold on a column of a file; the file
+defines what the name and the unit mean.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def parse_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
 
 @dataclass(frozen=True)
 class ColumnThreshold:
-    """Limit on a column's growth; ``limit`` need not be in the column's unit."""
+    """A limit on a column's growth; ``limit`` need not be in the column's unit."""
 
     text: str
     name: str

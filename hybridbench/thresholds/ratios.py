@@ -18,7 +18,7 @@ from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 class CheckedRatio:
     """A threshold checked for one version; ``result`` is None if its metric was not measured.
 
-    ``position`` is that of the version in the comparison.
+    ``position`` is the version's position in the comparison.
     """
 
     position: int

@@ -46,9 +46,10 @@ class Unmeasured(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """The result of one threshold; numbers are None if unmeasured, ends also if unbounded.
+    """The result of one threshold.
 
-    ``unit`` and ``per`` are those of ``value``, ``lower``, ``upper`` and ``limit``.
+    Numbers are None if unmeasured; ``lower`` and ``upper`` are also None if unbounded.  ``unit``
+    and ``per`` apply to ``value``, ``lower``, ``upper`` and ``limit``.
     """
 
     text: str  # as the user wrote it

@@ -14,7 +14,7 @@ from hybridbench.thresholds.result import (
 )
 
 _SMALL_COUNT = 10.0
-# Where four figures would be printed with an exponent.
+# From here on, four figures would be printed with an exponent.
 _EXPONENT_FROM = 9999.5
 
 
