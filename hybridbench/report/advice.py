@@ -32,7 +32,7 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
 
 NEXT: Final = "Next"
 
-# Largest share of a run that normally follows its judged window: a pause, or the last events.
+# Largest share of a run that normally follows its judged window, with a pause or the last events.
 _BEHIND_MOST: Final = 0.25
 
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
@@ -57,7 +57,7 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     first = top_finding(verdict)
     by_length = first is None or first.basis.decided_by_length
     step = NextStep("", NextCommand.AGAIN) if first is None else first.basis.next_step(first)
-    # A longer run helps only if this one was long enough to be judged, or says nothing else.
+    # A longer run helps only if this one was long enough to be judged, or there is no other advice.
     longer_helps = verdict.window_s is not None or not step.text
     if verdict.kind is VerdictKind.INCONCLUSIVE and by_length and longer_helps:
         return _longer(verdict, manifest)
@@ -80,10 +80,10 @@ def top_finding(verdict: Verdict) -> Finding | None:
 
 
 def again_command(manifest: Manifest, *changed: str) -> str:
-    """Return the command for the same run again; empty if none is known.
+    """Return the command that repeats the run; empty if none is known.
 
     Args:
-        manifest: of the run; its thresholds are kept, including those of a report on it.
+        manifest: the run's manifest; its thresholds are kept, including those of a report on it.
         changed: options with their values, replacing those of the run.
     """
     if manifest.version:
@@ -99,7 +99,7 @@ def again_command(manifest: Manifest, *changed: str) -> str:
 
 
 def _parts(command: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Split into the words for hybridbench and, from ``--`` on, those of the watched program."""
+    """Split into the words for hybridbench and, from ``--`` on, those for the watched program."""
     at = command.index("--") if "--" in command else len(command)
     return command[:at], command[at:]
 
@@ -127,12 +127,12 @@ def _length_s(planned_s: float, end_s: float, decided_s: float | None) -> float:
 
     Args:
         planned_s: length of this run.
-        end_s: of its judged window.
+        end_s: end of its judged window.
         decided_s: end of a window that would decide, if known.
     """
     behind_s = max(0.0, planned_s - end_s)
     if behind_s > _BEHIND_MOST * planned_s:
-        # Cut short: the time after the window was left to serve.
+        # Cut short: the time after the window remained to be served.
         return max(planned_s, decided_s or 0.0)
     served_s = max(planned_s, end_s)
     longer_s = 0.0 if decided_s is None else decided_s + behind_s

@@ -1,4 +1,4 @@
-"""Build a Document from RunRecord and Verdict: what is reported, and in which order."""
+"""Build a Document from a RunRecord and a Verdict: what is reported, and in which order."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ from hybridbench.thresholds.gates import thresholds_table
 
 _EVENTS_MAX = 200
 _LATE_S: Final = 10.0
-"""A metric whose own window begins so much later says when."""
+"""If a metric's own window begins this much later, its row says when."""
 
 _HIGHER_IS_BETTER: Final = {
     derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse
@@ -116,7 +116,7 @@ _QUESTIONS: Final = {
     VerdictKind.DEGRADED: "What decays",
     VerdictKind.INCONCLUSIVE: "Undecided",
 }
-# Their headline says everything: the subject is the worker, or the run itself.
+# Verdicts whose headline says everything: their subject is the worker, or the run itself.
 _SUBJECT_IS_PLAIN: Final = (VerdictKind.CRASHED, VerdictKind.INVALID)
 # Events after which a run ends without the phase "done".
 _ENDS: Final[tuple[type[Event], ...]] = (*CUTS, BenchFailed)
@@ -128,7 +128,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     manifest = record.manifest
     recorded_s = record.last_moment_s
     code = _exit_code(record, verdict)
-    # A chart that cannot be drawn must not cost a night's run its verdict.
+    # A chart that cannot be drawn must not cost a nightly run its verdict.
     boundary = Boundary()
     charts = boundary.value("the charts", (), chart_groups, record, verdict)
     diagnosis = boundary.value("the diagnosis", None, diagnosis_text, record)
@@ -206,7 +206,7 @@ def _ruling_label(verdict: Verdict) -> str:
 
 
 def _suite(record: RunRecord) -> str:
-    """Return model, preset, profile and defects: what is the same in every nightly run."""
+    """Return model, preset, profile and defects, which are the same in every nightly run."""
     manifest = record.manifest
     model = manifest.model
     names = [model.name, model.preset, manifest.profile.name, *manifest.defects]
@@ -230,7 +230,7 @@ def _measures(verdict: Verdict) -> Iterator[Measure]:
 
 
 def _answer(verdict: Verdict) -> tuple[Fact, ...]:
-    """Return what, how fast, per event, since when, why: only what is known."""
+    """Return those facts that are known: what, how fast, per event, since when, why."""
     finding = top_finding(verdict)
     if verdict.kind is VerdictKind.CLEAN:
         return _bounded(verdict)
@@ -279,7 +279,7 @@ def _others(verdict: Verdict, first: Finding) -> Phrase | None:
 
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[Text], list[Text]]:
-    """Return rates of ``finding`` by time and by event; bytes/h may come from related findings."""
+    """Return the rates by time and by event; bytes per hour may come from related findings."""
     leading = _leading_rates(finding, verdict)
     by_time = [rate_text(rate) for rate in leading if rate.per in TIME_UNITS]
     by_event = [rate_text(rate) for rate in leading if rate.per not in TIME_UNITS]
@@ -295,7 +295,7 @@ def _rates(verdict: Verdict, finding: Finding) -> tuple[list[Text], list[Text]]:
 
 
 def _leading_rates(finding: Finding, verdict: Verdict) -> list[Quantity]:
-    """Return the rates that may lead a page: for a leak, only those significantly above zero."""
+    """Return the rates that may head a page: for a leak, only those significantly above zero."""
     rates = zip(finding_rates(finding, verdict), finding.rates, strict=True)
     return [
         shown for shown, rate in rates if finding.verdict is not VerdictKind.LEAK or certain(rate)
@@ -352,7 +352,7 @@ def _finding_text(finding: Finding, verdict: Verdict) -> FindingText:
     if finding.driver:
         facts.append(Fact("Driver", finding.driver))
     if finding.since_s is not None and math.isfinite(finding.since_s):
-        # What is undecided has no start, only a judged window.
+        # An undecided finding has no start, only a judged window.
         label = "Judged from" if finding.verdict is VerdictKind.INCONCLUSIVE else "Since"
         facts.append(Fact(label, since_text(finding, finding.since_s)))
     if finding.cause:
@@ -369,7 +369,7 @@ def _finding_text(finding: Finding, verdict: Verdict) -> FindingText:
 
 
 def _datum(name: str, value: JsonValue) -> Text:
-    """Format the data of a finding, with every number as a quantity."""
+    """Format a finding's data, with every number as a quantity."""
     if isinstance(value, Mapping):
         inner = [phrase(f"{key} ", _datum(f"{name}.{key}", one)) for key, one in value.items()]
         return joined(", ", inner) if inner else "none"
@@ -418,7 +418,7 @@ def _shape(result: MetricResult) -> str:
 
 
 def _per_request(result: MetricResult, verdict: Verdict) -> Text:
-    """Use the finding's rate if requests explain the growth: otherwise total over total."""
+    """Use the finding's rate if requests explain the growth, else total growth over requests."""
     found = (
         rate
         for finding in verdict.findings
@@ -428,7 +428,7 @@ def _per_request(result: MetricResult, verdict: Verdict) -> Text:
     rate = next(found, result.rate_per_request)
     if rate is None:
         return ""
-    # Omit the denominator, which is the column's heading.
+    # Omit the denominator, which the column's heading states.
     name = f"growth.{result.metric} per {rate.per}"
     return Quantity(name, rate.value, rate.unit, result.window_s, signed=True)
 
@@ -470,7 +470,7 @@ def _no_end(record: RunRecord) -> str:
     """Return a note if neither the run nor what cut it short recorded its end; otherwise empty."""
     last = last_segment(record)
     phase = last.last_event(Phase)
-    # Only a run that sends its own traffic has a warm-up, from which that traffic counts.
+    # Only a run that sends its own traffic has a warm-up, with which the traffic's time begins.
     ran_s = sum(map(served_s, segments(record))) or record.last_moment_s
     planned = planned_s(record)
     ended = (phase is not None and phase.name == "done") or ran_s >= planned

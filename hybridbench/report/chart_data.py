@@ -1,4 +1,4 @@
-"""The arrays of charts, small enough to embed in the page: decimated, then quantised.
+"""The charts' arrays, decimated and quantised to be small enough to embed in the page.
 
 Times and values become whole multiples of a step, stored as differences.  An hour of samples then
 takes a few kilobytes, and the error is below a tenth of a pixel.
@@ -26,7 +26,7 @@ _STEPS: Final = 50_000.0
 
 
 def page_data(document: Document) -> dict[str, JsonValue]:
-    """Return what the page's script reads: the timeline, and the lines of every chart by key."""
+    """Return what the page's script reads: the timeline, and every chart's lines by its key."""
     charts = (chart for group in document.charts for chart in group.charts)
     borders = tuple(mark.t_s for mark in document.timeline.marks if mark.kind == kind_of(Segment))
     return {
@@ -124,7 +124,7 @@ def _legend_text(legend: Legend, judged: Window | None) -> str:
 
 
 def _legend_value(line: Line, legend: Legend, judged: Window | None) -> float | None:
-    """Return the legend's value for ``line``: from all its samples, or from another table."""
+    """Return the legend's value for ``line``, from its samples or from the table of serving."""
     if legend is Legend.SERVED and line.shown is not None:
         scale = 100.0 if line.shown.unit == SHARE else 1.0
         return float(f"{scale * line.shown.value:.6g}")
@@ -162,7 +162,7 @@ def _with_holes(
 
 
 def _step(value: FloatArray) -> float:
-    """Return the largest of 1, 2, 5 times a power of ten that is indistinguishable from exact."""
+    """Return the largest step (1, 2 or 5 times a power of ten) whose rounding is invisible."""
     finite = value[np.isfinite(value)]
     span = float(np.ptp(finite)) if finite.size else 0.0
     if span == 0.0:

@@ -1,4 +1,4 @@
-"""Select the charts of a report: takes series, returns groups of charts in display units."""
+"""Select a report's charts: from series, build groups of charts in display units."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Plan: TypeAlias = tuple[Chart, Mapping[str, str]]
 
 _MEMORY: Final[tuple[_Plan, ...]] = (
     (
-        # On an axis of its own: next to RSS a leak of a few MiB looks flat.
+        # On its own axis, because next to RSS a leak of a few MiB looks flat.
         Chart("private", "Private memory of the engine process", from_zero=False, wide=True),
         {"rss_anon_swap_bytes": "private (RssAnon + swap)"},
     ),
@@ -157,7 +157,7 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
 
 
 def _with_own_keys(groups: Iterable[ChartGroup]) -> Iterator[ChartGroup]:
-    """Number charts of equal keys, of names that differ only in case or punctuation.
+    """Number charts with equal keys, which come from names that differ in case or punctuation.
 
     The page finds the curves of a chart by its key.
     """
@@ -238,7 +238,7 @@ def _fit_lines(result: MetricResult, colour: int) -> list[Line]:
 
 
 def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
-    """Live instances that the engine does not know; classes that have some come first."""
+    """Chart live instances that the engine does not reference, classes with the most first."""
     classes = {
         match[1] for name in record.series if (match := re.fullmatch(r"instances\.(.+)\.\w+", name))
     }
@@ -258,7 +258,7 @@ def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
 
 
 def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...]:
-    """Event counters as rates: those named by findings first, then by size, similar together."""
+    """Chart event counters as rates: those named by findings first, then by decreasing rate."""
     lines = []
     for name, series in sorted(record.series.items()):
         if name.startswith("events."):
@@ -289,7 +289,7 @@ def _rate_chart(key: str, title: str, lines: Sequence[Line]) -> Chart:
 
 
 def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
-    """The share of wall time that probes and the collector took from the engine loop."""
+    """Chart the share of wall time that probes and the collector took from the engine loop."""
     lines = []
     parts = {"probe_stop_s": "probes", "gc_pause_s": "collector"}
     for colour, (name, label) in enumerate(parts.items()):
@@ -315,7 +315,7 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
 
 
 def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
-    """Levels and window statistics not charted above, if they ever changed."""
+    """Chart levels and window statistics that have no other chart, if they ever changed."""
     plans = (*_MEMORY, *_TRAFFIC, *_OBSERVER)
     known = {name for _, metrics in plans for name in metrics}
     known.update(_of_processes(record))
@@ -324,7 +324,7 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
 
 
 def _process_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
-    """What may leak in each process with a role, if it ever changed: memory first, by size."""
+    """Chart what may leak in each process with a role, if it ever changed: largest memory first."""
     return _charts_of(record, results, _of_processes(record))
 
 
@@ -365,7 +365,7 @@ def _other_title(name: str) -> str:
 
 
 def legend_of(spec: MetricSpec) -> Legend:
-    """Choose the legend: a statistic of single intervals is only meaningful as a mean."""
+    """Choose the legend: for a statistic of single intervals, only a mean is meaningful."""
     return Legend.MEAN if spec.kind is Kind.WINDOW else Legend.LAST
 
 

@@ -81,7 +81,7 @@ BISECT_OPTIONS: Final = (
     *("--model", "--profile", "--seed", "--set", "--gc", "--ballast", "--renew", "--targets"),
     *("--max-time", "--block", "--rounds", "--margin", "--store"),
 )
-_ROOM: Final = 1.3  # factor on the time that the same number of rounds took so far
+_ROOM: Final = 1.3  # reserve factor on the time per round so far
 
 
 def comparison_document(
@@ -280,7 +280,7 @@ def _finding_text(comparison: Comparison, side: SideComparison, row: LeakCompari
     base, other, difference = leak_rates(row, letter(side.version))
     facts += [Fact(f"Rate in {rate.of}", rate) for rate in (base, other) if rate is not None]
     if difference is not None and base is not None and other is not None:
-        # For a finding of one version alone, the difference just repeats that version's rate.
+        # If only one version has the finding, the difference would just repeat its rate.
         facts.append(Fact("Difference", difference))
     if row.driver:
         facts.append(Fact("Driver", row.driver))

@@ -1,4 +1,4 @@
-"""The charts of a comparison: each round's ratio with the interval, and the versions overlaid."""
+"""A comparison's charts: each round's ratio with the interval, and the versions overlaid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RATES: Final = (
     ("ttft_ms_p50", "Time to first token (TTFT), median"),
     ("itl_ms_p50", "Inter-token latency (ITL), median"),
 )
-# An interval is drawn this many times as far beyond points and margin as those span, at most.
+# An interval is drawn beyond points and margin by at most this multiple of their span.
 _SPREAD_ROOM: Final = 2.0
 
 
@@ -81,7 +81,7 @@ def _ratio_chart(
 
     edge = 1.0 + metric.margin
     least, most = min(ratio.min(), 1.0 / edge), max(ratio.max(), edge)
-    # The interval of a few rounds may be so wide that the points would lie on one line.
+    # With few rounds, the interval may be so wide that the points would appear on one line.
     room = _SPREAD_ROOM * (most - least)
     lower, upper = max(metric.lower, least - room), min(metric.upper, most + room)
     is_cut = metric.lower < lower or upper < metric.upper

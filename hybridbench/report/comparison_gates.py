@@ -1,4 +1,4 @@
-"""The gates of a comparison for CI, and its numbers for tools that store them."""
+"""A comparison's gates for CI, and its numbers for tools that store them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SMALLER: Final = {metric.name: metric.higher_is_worse for metric in COMPARED}
 def comparison_gates(
     comparison: Comparison, verdict: ComparisonVerdict, code: ExitCode
 ) -> tuple[Gate, ...]:
-    """Return the result, then per version every gated metric, leaks, and the worker's survival."""
+    """Return gates for the result and, per version, every gated metric, leaks, and the worker."""
     state = _OUTCOME[verdict.outcome]
     if stopped_short(state, code):
         state = GateState.ERROR
@@ -69,8 +69,8 @@ def comparison_measures(comparison: Comparison, verdict: ComparisonVerdict) -> t
 
 
 def side_name(verdict: ComparisonVerdict, version: int) -> str:
-    """Name a version that was compared with the first, with its letter if another one has the name,
-    as in ``compare . . .``.
+    """Return the name of a version compared with the first; append its letter if another has the
+    same name, as in ``compare . . .``.
     """
     names = {side.version: side.name for side in verdict.sides}
     name = names[version]

@@ -1,4 +1,4 @@
-"""verdict.json of a comparison, by the published schema ``hybridbench.comparison/1``."""
+"""A comparison's verdict.json, according to the published schema ``hybridbench.comparison/1``."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def _version(version: Version) -> Mapping[str, JsonValue]:
 def _side(side: SideComparison) -> Mapping[str, JsonValue]:
     metrics = [to_json(metric) for metric in side.metrics]
     for stored in metrics:
-        # A display name, which the metric's declaration has too.
+        # A display name, which is in the metric's declaration.
         del stored["label"]
     return {**to_json(side), "headline": side.full_headline, "metrics": metrics}

@@ -1,4 +1,4 @@
-"""The tables of a comparison: a row per metric, effect first; a row per leak; the versions."""
+"""A comparison's tables: a row per metric, effect first; a row per leak; the versions."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) 
         ("finding", "change", "A", other, difference, interval),
         rows,
         frozenset({2, 3, 4, 5}),
-        # The interval alone still says whether, and by how much, the versions differ.
+        # Without it, the interval still shows whether, and by how much, the versions differ.
         optional=frozenset({4}),
         note=_UNCHANGED if any(map(_is_within_noise, side.leaks)) else "",
         empty="neither version has a finding, and no growth could be judged",
@@ -184,7 +184,7 @@ def _leak_name(row: LeakComparison) -> str:
     if row.kind == GROWTH:
         return f"growth of {label_of(row.subject)}"
     subject = row.subject
-    # Words of other programs may contain braces without labels.
+    # Names from other programs may contain braces without labels.
     with contextlib.suppress(ValueError):
         owner = whose(subject)
         subject = f"{unlabelled(subject)} of {owner}" if owner else subject

@@ -44,7 +44,7 @@ _STYLE: Final = {
     Tone.VOID: "magenta",
 }
 _EVIDENCE_MAX: Final = 3
-# Characters: longer words of a table, such as paths, are folded; and the gap between columns.
+# In characters: longer words in a table, such as paths, are folded; and the gap between columns.
 _LONGEST_WORD: Final = 32
 _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
@@ -56,8 +56,8 @@ def render_console(
 ) -> RenderableType:
     """Return what to print when the run is over; ``report`` is the page to open.
 
-    ``verbose`` shows every finding with all facts and evidence, every counter, the whole diagnosis
-    and how the run was made: everything on the page except the charts.
+    ``verbose`` shows everything on the page except the charts: every finding with all facts and
+    evidence, every counter, the whole diagnosis, and how the run was made.
     """
     parts = [
         _panel(document),
@@ -72,7 +72,7 @@ def render_console(
             parts += [_heading(title), *(_bullet(text) for text in texts)]
     parts += _provenance(document) if verbose else ()
     if report is not None:
-        # On a line of its own and folded, never cut, so that it can be copied.
+        # On its own line, and folded rather than cut, so that it can be copied.
         parts += [_heading("Report"), _shown(str(report), overflow="fold")]
     return Group(*parts)
 
@@ -100,7 +100,7 @@ def _panel(document: Document) -> RenderableType:
 
 def _facts(facts: tuple[Fact, ...], label_width: int = _LABEL_WIDTH) -> RichTable:
     grid = RichTable.grid(padding=(0, 2, 0, 0))
-    # Folded, never cut: labels may differ only at their ends, as names of cells do.
+    # Folded rather than cut: labels may differ only at their ends, as the names of cells do.
     grid.add_column(style="dim", max_width=label_width, overflow="fold")
     grid.add_column(overflow="fold")
     for fact in facts:
@@ -179,7 +179,7 @@ def _has_answers(table: Table, column: int) -> bool:
 
 
 def _findings(document: Document, *, whole: bool = False) -> Iterator[RenderableType]:
-    """Show the worst, each with its rates and first evidence; if ``whole`` all, as on the page."""
+    """Show the worst findings with rates and first evidence; if ``whole``, all as on the page."""
     if not document.findings:
         return
     yield _heading("Findings")
@@ -278,7 +278,7 @@ def _table(
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in keep:
         side: JustifyMethod = "right" if column in table.numeric else "left"
-        # Split over two lines, a verdict is hard to find and a number unreadable.
+        # A verdict split over two lines is hard to find, and a split number is unreadable.
         whole = (bool(widths) and column in table.numeric) or _has_answers(table, column)
         heading, width = _shown(table.columns[column]), widths.get(column)
         rich.add_column(heading, justify=side, overflow="fold", no_wrap=whole, width=width)
@@ -288,7 +288,7 @@ def _table(
 
 
 def _shown(text: Shown = "", style: str = "", overflow: OverflowMethod | None = None) -> Text:
-    """Format ``text`` on one line, whatever its source."""
+    """Format ``text`` on one line, even if it is foreign."""
     return Text(one_line(str(text)), style=style, overflow=overflow)
 
 

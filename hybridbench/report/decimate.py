@@ -1,4 +1,4 @@
-"""Reduce points for display but keep every spike: each bucket keeps its minimum and maximum."""
+"""Reduce points for display, but keep every spike: each bucket keeps its minimum and maximum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridbench.analysis.record import FloatArray
 POINTS_MAX: Final = 2000
 _WINDOWS_MAX: Final = 400
 
-# A silence this many times the usual interval is drawn as a gap.
+# A pause of this many times the usual interval is drawn as a gap.
 _GAP_FACTOR: Final = 5.0
 _GAPS_MAX: Final = 50
 

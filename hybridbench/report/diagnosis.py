@@ -1,4 +1,4 @@
-"""The diagnosis of a run: as a section of its report, and as diagnosis.json for programs."""
+"""A run's diagnosis, as a section of its report and as diagnosis.json for programs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _allocations(found: Allocations | None) -> JsonValue:
 
 
 def stored_evidence(record: RunRecord) -> list[str]:
-    """For a run without a diagnosis: describe what its samples show, and how to get the rest."""
+    """Describe what the samples of a run without a diagnosis show, and how to get the rest."""
     lines = ["This run recorded no diagnosis, and its worker process has ended."]
     garbage = record.series.get("gc_collectible_bytes")
     if garbage is not None and len(garbage):
@@ -188,7 +188,7 @@ def _cycles(found: Diagnosis) -> tuple[Phrase, ...]:
 
 
 def _more(row: Holding, place: int) -> Text:
-    """Return how many objects were added, or entries to one that existed before."""
+    """Return how many objects were added, or how many entries to an existing object."""
     if row.objects.count:
         return Quantity(f"held {place}.objects", row.objects.count)
     entries = Quantity(f"held {place}.entries", row.objects.entries)

@@ -1,8 +1,8 @@
-"""A report's content, before any format: runs, comparisons and nights are all Documents.
+"""A report's content, independent of format: runs, comparisons and nights are all Documents.
 
-The renderers turn one into HTML, Markdown, JUnit XML or console output.  Nothing here is specific
-to an output.  Measured numbers are quantities, which have the same text everywhere; the curves of
-charts are arrays.  Renderers omit whatever parts a document leaves empty.
+The renderers turn one into HTML, Markdown, JUnit XML or console output.  Measured numbers are
+quantities, which have the same text everywhere; the curves of charts are arrays.  Renderers omit
+the parts that a document leaves empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hybridbench.report.quantity import Quantity, Text
 
 
 class DocumentKind(StrEnum):
-    """What a document is about, as worded in the head of its page."""
+    """A document's subject, as worded in the head of its page."""
 
     RUN = "soak report"
     WATCH = "report of a watched server"
@@ -39,7 +39,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict in one word, with a shape of its own, so that colour is not needed."""
+    """A verdict in one word, with its own shape, so that colour is not needed."""
 
     word: str
     glyph: str
@@ -69,7 +69,7 @@ class Gate:
     text: Text  # one sentence, with the rate and its interval if there is one
     detail: str = ""  # lines of evidence
     measured_s: float | None = None  # the length of the judged time
-    minor: bool = False  # undecided, it does not affect the verdict
+    minor: bool = False  # does not affect the verdict while undecided
 
 
 _STATE_WORDS: Final = {
@@ -128,8 +128,8 @@ class Fact:
 class Table:
     """Rows of words and quantities; ``numeric`` lists the columns that are right-aligned.
 
-    A cell that is one of ``wording.BADGES`` is drawn as a badge.  A table without rows is left
-    out, unless ``empty`` says what that means.
+    A cell that is one of ``wording.BADGES`` is drawn as a badge.  A table without rows is omitted,
+    unless ``empty`` says what that means.
     """
 
     title: str
@@ -181,8 +181,8 @@ class Line:
 class Chart:
     """Curves over time.  A stacked chart's lines share their times and add up.
 
-    ``counted`` names what the x axis counts if it is not time (``round``): then ``t_s`` of the
-    lines has those counts, and the chart is not linked to the others.
+    If the x axis is not time, ``counted`` names what it counts (``round``); ``t_s`` of the lines
+    then holds those counts, and the chart is not linked to the others.
     """
 
     key: str  # unique in a document, usable as an HTML id
@@ -284,4 +284,4 @@ class Document:
     tool_version: str = __version__
     diagnosis: DiagnosisText | None = None
     so_far: bool = False  # for a run in progress: the verdict may change, no exit code yet
-    data_file: str = "verdict.json"  # file next to the page that holds it all for programs
+    data_file: str = "verdict.json"  # file next to the page that has all of it for programs

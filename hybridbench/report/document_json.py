@@ -1,6 +1,6 @@
-"""A whole document for programs, by the published schema ``report``, without the curves.
+"""A whole document for programs, according to the published schema ``report``, without curves.
 
-Those are complete in samples.jsonl, and would take megabytes here.
+The curves would take megabytes; samples.jsonl has them in full.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def render_document_json(document: Document) -> str:
 
 
 def document_to_json(document: Document) -> dict[str, JsonValue]:
-    """Convert ``document`` by schema ``hybridbench.report/1``, without NaN and infinities."""
+    """Convert ``document`` to schema ``hybridbench.report/1``, without NaN and infinities."""
     return {
         "schema": REPORT_SCHEMA,
         "tool": {"name": "hybridbench", "version": document.tool_version},
@@ -59,7 +59,7 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
 
 
 def _distinct(document: Document) -> Iterable[Quantity]:
-    """Return the quantities shown, each once, without those of events and curves."""
+    """Return each quantity shown once, except those of events and curves."""
     found: dict[object, Quantity] = {}
     for one in quantities(replace(document, events=NO_TABLE, charts=())):
         key = (one.of, one.name, one.window)

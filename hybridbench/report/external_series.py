@@ -1,4 +1,4 @@
-"""Judged series of other programs, as a document and as JSON."""
+"""Judged series from other programs, as a document and as JSON."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def series_document(files: Sequence[FileVerdict]) -> Document:
 
 
 def series_json(files: Sequence[FileVerdict]) -> str:
-    """Return JSON; rates are in base units per hour, with the sign of the level's movement."""
+    """Return JSON; rates are in base units per hour, negative if the level falls."""
     kind = worst([file.kind for file in files])
     document: dict[str, JsonValue] = {
         "schema": SCHEMA,
@@ -105,7 +105,7 @@ def _name(row: JudgedSeries, file: FileVerdict, files: Sequence[FileVerdict]) ->
 
 
 def _reason(row: JudgedSeries) -> str:
-    """The analysis turns a level that must not fall upside down, and calls its fall growth."""
+    """Return the reason; the analysis negates a level that must not fall, so its fall is growth."""
     said = row.result.reason
     is_turned = row.falls_are_bad and re.search(r"\bgrow", said)
     return f"{said} (its fall counts as growth)" if is_turned else said
@@ -118,7 +118,7 @@ def _movement(name: str, row: JudgedSeries) -> Text:
         return f"{name} {'falls' if row.falls_are_bad else 'grows'}"
     quantity = of_rate(f"{moves} of {name}", _unit_if_known(rate, row), row.result.window_s)
     verb = "falls" if row.falls_are_bad else "grows"
-    # The table has the interval: a headline has room for what, and how fast.
+    # The table has the interval; a headline has room only for what moves, and how fast.
     return phrase(f"{name} {verb} by ", replace(quantity, signed=False).narrow)
 
 

@@ -1,7 +1,7 @@
 """A run's gates for CI, each with its answer; the same ones in every nightly run.
 
-A gate passes only if the run can support it.  What an invalid or a crashed run did not find is no
-pass, and the first gate repeats the verdict, so that no run fails with all its gates green.
+A gate passes only if the run can support it: the absence of findings in an invalid or crashed run
+is not a pass.  The first gate repeats the verdict, so that no run fails with all its gates green.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
 
 
 def stopped_short(state: GateState, code: ExitCode) -> bool:
-    """Whether less was run than requested: then it is no pass, whatever the part looked like."""
+    """Whether a signal ended the run before ``state`` could be decided, so that it is no pass."""
     return code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}
 
 
@@ -111,8 +111,8 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
 
 
 def _minority_gate(kind: str, findings: Iterable[Finding]) -> Gate | None:
-    """Return the row of ``kind`` if a minority of the instances in a finding of the other kind
-    belongs to it, which a passed row would deny.
+    """Return a gate for ``kind`` if a finding of the other kind includes a minority of instances
+    of this kind; a passed gate would deny them.
     """
     for finding in findings:
         basis = finding.basis
@@ -168,7 +168,7 @@ def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
 
 
 def _why_no_pass(verdict: Verdict) -> str:
-    """Explain why the absence of findings is no pass; empty if it is."""
+    """Explain why the absence of findings is not a pass; empty if it is one."""
     if verdict.kind is VerdictKind.CRASHED:
         return "the worker did not run to the end"
     return "the run is INVALID" if verdict.invalid else ""

@@ -1,7 +1,7 @@
 """A document in a GitHub workflow: the step summary and the annotations.
 
-GitHub drops a summary above 1 MiB completely, and all but ten annotations of a kind per step: so
-the most important things come first, and truncation is stated.
+GitHub drops a summary above 1 MiB completely, and all but ten annotations of a kind per step.  The
+most important things therefore come first, and truncation is stated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def render_summary(document: Document, max_bytes: int = SUMMARY_MAX_BYTES) -> st
 def render_annotations(document: Document) -> str:
     """Return workflow commands: the verdict first, then what did not pass, at most ten per level.
 
-    An undecided gate is no warning if the verdict does not depend on it.
+    An undecided gate is not reported if the verdict does not depend on it.
     """
     first = _verdict_gate(document)
     others = [gate for gate in document.gates if gate is not first and _is_reported(gate)]
@@ -102,7 +102,7 @@ def _fitting(lines: list[str], max_bytes: int) -> str:
 
 
 def _command(level: str, title: str, message: str) -> str:
-    # Escaped like in GitHub's own toolkit: otherwise a log line could issue commands.
+    # Escaped as in GitHub's own toolkit; otherwise a log line could issue commands.
     flat = message if len(message) <= _MESSAGE_MAX else message[: _MESSAGE_MAX - 1] + "…"
     return f"::{level} title={_property(title)}::{_data(flat)}"
 

@@ -1,4 +1,4 @@
-"""Judge and render a stored run: a part that fails costs only its part of the report.
+"""Judge and render a stored run; a part that fails affects only its part of the report.
 
 After hours of soaking, a bug in one sentence or one renderer must not hide what was found.
 """
@@ -69,7 +69,7 @@ def _judged(
 
 
 def _bare_document(record: RunRecord, verdict: Verdict) -> Document:
-    """Return the verdict alone, if no report could be made of it."""
+    """Return a document with the verdict alone, for when the report cannot be built."""
     return Document(
         kind=DocumentKind.RUN,
         run_id=record.manifest.run_id,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from hybridbench.report.document import Document, Fact, FindingText, Table
 from hybridbench.report.quantity import Text
 
-# The last one begins a character reference, such as &lt; in a line of a log.
+# The last alternative begins a character reference, such as &lt; in a log line.
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
 # GitHub drops a step summary over 1 MiB completely, so evidence is limited.
 _EVIDENCE_MAX: Final = 20
@@ -77,7 +77,7 @@ def _diagnosis(doc: Document) -> Iterator[str]:
         return
     yield "## Diagnosis"
     yield ""
-    # Complete, however long, so that it can be copied.
+    # Never truncated, so that it can be copied.
     yield _SPECIAL.sub(r"\\\1", found.paragraph)
     yield ""
     for table in found.tables:

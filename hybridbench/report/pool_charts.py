@@ -1,4 +1,4 @@
-"""A pool as a stacked chart of who holds its slots, with unaccounted slots at the bottom."""
+"""Chart each pool as a stack of its slots by holder, with unaccounted slots at the bottom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last samples of a run in Prometheus' text format, by its naming conventions.
+"""A run's last samples in Prometheus' text format, following its naming conventions.
 
 Names end with the base unit (seconds, bytes), counters with ``_total``, and metrics that only have
 labels with ``_info``: https://prometheus.io/docs/practices/naming/.
@@ -17,7 +17,7 @@ from hybridbench.foundation.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.manifest import Manifest
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]+")
-# The suffix of each unit's names here, that in Prometheus, and the conversion factor.
+# For each unit: the suffix of names here, the suffix in Prometheus, and the conversion factor.
 _UNITS: Final[Mapping[Unit, tuple[str, str, float]]] = {
     Unit.BYTES: ("bytes", "bytes", 1.0),
     Unit.SECONDS: ("s", "seconds", 1.0),
@@ -27,7 +27,7 @@ _UNITS: Final[Mapping[Unit, tuple[str, str, float]]] = {
     Unit.RATIO: ("ratio", "ratio", 1.0),
     Unit.COUNT: ("", "", 1.0),
 }
-# Labels for the stars of a family.
+# Labels for the parts of a name that match the stars in its family's name.
 _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "instances": ("class",),
     "pool": ("pool",),
@@ -111,7 +111,7 @@ def _sampled(samples: Mapping[str, float]) -> Sequence[Family]:
 
 
 def _labels(spec: MetricSpec, name: str) -> Mapping[str, str]:
-    """Return what ``name`` has for the stars of its family, and the labels of its process."""
+    """Return labels for the parts of ``name`` that match its family's stars, and its process's."""
     pattern = re.escape(spec.name).replace(r"\*", "(.+)")
     match = re.fullmatch(pattern, unlabelled(name))
     assert match is not None, "a metric has the form of its family"

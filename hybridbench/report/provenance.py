@@ -52,7 +52,7 @@ _ELSEWHERE: Final = frozenset(
         "capabilities",  # those of the target
     }
 )
-# Names of the manifest that are unclear outside of it.
+# Names in the manifest that are unclear outside of it.
 _NAMES: Final = {
     "census": "heap scan",
     "census_s": "heap scan_s",

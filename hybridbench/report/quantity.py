@@ -49,13 +49,14 @@ class Quantity:
     Args:
         name: the same in every report: ``growth.rss_anon_swap_bytes``, ``length.judged``.
         value: in ``unit``; NaN if unknown.
-        unit: of a metric, ``SHARE``, ``TIMES`` or what is counted: ``nodes``.
+        unit: a metric's unit, ``SHARE``, ``TIMES``, or what is counted: ``nodes``.
         window: the judged stretch in seconds of the run; None for all of it.
         per: ``h``, or the event of a rate.
-        lower, upper: of its interval; None without one, infinite for an open end.
+        lower, upper: the ends of its interval; None without one, infinite for an open end.
         count: sample size: requests, samples.
         of: the version, cell, file or run that it belongs to, if a page has several.
-        signed: a change, which may be negative and is printed with its sign; others are at least 0.
+        signed: whether it is a change, which may be negative and is printed with its sign; others
+            are at least 0.
         part_of: the name of the quantity that it and its siblings sum up to.
     """
 

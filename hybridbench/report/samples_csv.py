@@ -11,7 +11,7 @@ from hybridbench.analysis.record import RunRecord
 
 
 def render_samples(record: RunRecord) -> str:
-    """Return a column for each series after ``t_s``, seconds since the run began; a row per time.
+    """Return CSV: ``t_s`` (seconds since the run began), then a column per series; a row per time.
 
     A cell is empty if its series was not sampled at that time.  Numbers are written with all their
     digits.

@@ -44,9 +44,9 @@ class Answer:
 
 
 class LiveRun:
-    """Pages of one run, remade at most every ``_FRESH_S`` and at a bounded cost.
+    """Pages of one run, regenerated at most every ``_FRESH_S`` seconds and at a bounded cost.
 
-    With concurrent requests one of them judges, and the others wait for the same result.
+    Of several concurrent requests, one judges, and the others wait for its result.
     """
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = _CLOCK) -> None:
@@ -58,7 +58,7 @@ class LiveRun:
 
     @property
     def refresh_s(self) -> int:
-        """After how many seconds a browser may reload."""
+        """Number of seconds after which a browser may reload."""
         return max(int(_FRESH_S), int(self._stale_at_s - self._clock()) + 1)
 
     def answers(self) -> Mapping[str, Callable[[], Answer]]:
@@ -104,7 +104,7 @@ def last_values(samples: Path) -> tuple[float, dict[str, float]]:
 
 
 def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
-    """Return a server on ``listening``, which it takes over; call ``serve_forever``."""
+    """Return a server that takes over the socket ``listening``; call ``serve_forever`` on it."""
     port = listening.getsockname()[1]
     hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
     answers = run.answers()

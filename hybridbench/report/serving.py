@@ -37,7 +37,7 @@ _LABELS: Final[Mapping[str, str]] = {
     "aborts": "Aborts",
     "hit_rate": "Cache hit rate",
 }
-# Sample size of each row; all others are based on finished requests.
+# What the sample size of a row counts, if not finished requests.
 _FINISHED: Final = "finished"
 _COUNTED: Final[Mapping[str, str]] = {
     "ttft_ms": "first tokens",
@@ -99,8 +99,8 @@ def _traffic(verdict: Verdict) -> Sequence[Text]:
 def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:
     """Return what each version's own run served, side by side; empty if nothing was measured.
 
-    What the table of metrics has, by blocks, is not repeated with different numbers; for
-    interleaved versions only counts remain.  Times of watched servers are in no block.
+    Quantities that the table of metrics has, by blocks, are not repeated with different numbers;
+    for interleaved versions only counts remain.  Blocks have no times of watched servers.
     """
     watched = any(one.manifest.target.kind == OBSERVED for one in versions)
     shown = _COUNTS if interleaved else _NOT_COMPARED | (_TIMES if watched else frozenset())

@@ -37,7 +37,7 @@ _MARKS_MAX: Final = 300
 
 
 def timeline_of(record: RunRecord, verdict: Verdict) -> Timeline:
-    """Return everything about time that all charts of a report share."""
+    """Return the timeline that all charts of a report share."""
     end_s = record.last_moment_s
     phases, marks = tuple(_phases(record, end_s)), tuple(_marks(record))
     return Timeline(end_s, phases, verdict.window_s, marks)

@@ -81,7 +81,7 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.VOID: {"INVALID": "∅", "UNCHANGED": "=", "GROWS SLOWER": "▽"},
 }
 
-# Every word that is an answer, with its shape and tone in any report.
+# The word of every possible answer, with its shape and tone in all reports.
 BADGES: Final[Mapping[str, Badge]] = {
     word: Badge(word, glyph, tone)
     for tone, signs in _SIGNS.items()
@@ -112,8 +112,8 @@ def growth_of(result: MetricResult) -> Quantity | None:
 
 
 def limit_of(result: MetricResult, of: str = "") -> Text:
-    """Return the bound on the growth: the limit of the profile or a threshold; otherwise the
-    tolerance, if it was applied.
+    """Return the bound on the growth: the limit from the profile or a threshold, otherwise the
+    tolerance if it was applied.
     """
     limit = bound_of(result)
     if limit is None:
@@ -132,7 +132,7 @@ def finding_rates(finding: Finding, verdict: Verdict) -> tuple[Quantity, ...]:
 def named_rates(
     name: str, finding: Finding | AttemptFinding, window: Window = None, of: str = ""
 ) -> tuple[Quantity, ...]:
-    """Name ``finding.rates``; rates in bytes of objects refer to the memory they hold."""
+    """Name ``finding.rates``; for objects, rates in bytes refer to the memory that they hold."""
     held = {Unit.BYTES.value: ".bytes"} if finding.kind in (WAITING, RETAINED) else {}
     return tuple(
         of_rate(name + held.get(rate.unit, ""), rate, window, of) for rate in finding.rates

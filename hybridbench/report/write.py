@@ -42,7 +42,7 @@ class Pages:
 
 
 def rendered(document: Document) -> Pages:
-    """Render ``document`` as report.md, report.html and junit.xml, whatever it is about."""
+    """Render ``document``, of any kind, as report.md, report.html and junit.xml."""
     boundary = Boundary()
     renderers = {
         REPORT_MARKDOWN: render_markdown,
@@ -107,7 +107,7 @@ def _remove(path: Path) -> None:
 
 
 def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
-    """Write the results of a run in progress, to files with names of their own.
+    """Write the results of a run in progress to files with their own names.
 
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.
