@@ -114,7 +114,7 @@ def bisect(
 
 
 def _installable(engine: Engine, good: str, root: Path) -> list[str]:
-    """Prepare the good release, and list those that pip finds from its environment.
+    """Prepare the good release, and list the releases that pip finds from its environment.
 
     Raises:
         ConfigError, WorkerFailedError: it cannot be installed here.
@@ -132,7 +132,7 @@ def _prepare(engine: Engine, release: str, root: Path) -> None:
 
 
 def _with_seed(options: CompareOptions) -> CompareOptions:
-    """With the profile's seed, unless another is given: all servers get the same requests."""
+    """Use the profile's seed unless another is given, so that all servers get equal requests."""
     from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
 
     if options.seed is not None:
@@ -150,7 +150,7 @@ def _bisect(
     from hybridbench.compare import bisect as search
 
     first, last = versions[0], versions[-1]
-    # Refuse options that are invalid for every version here, before each version is skipped for it.
+    # Refuse options that are invalid for every version here, so that not all versions are skipped.
     kind.settings((kind.compared_as(first), kind.compared_as(last)), options)
     kind.make_ready(first)
     count = len(versions) - 1
@@ -201,7 +201,7 @@ class _Kind(Protocol[V_contra]):
         ...
 
     def note_finished(self, directory: Path) -> None:
-        """Take notice of a finished comparison with the first version."""
+        """Called with the directory of a finished comparison with the first version."""
         ...
 
 
@@ -277,7 +277,7 @@ class _Servers(_Releases):
         self._runs: dict[str, Path] = {}
 
     def settings(self, names: Sequence[str], options: CompareOptions) -> str:
-        # They do not depend on the release; of the others none may be prepared yet.
+        # The settings do not depend on the release, and only the first one is sure to be prepared.
         return settings_of_servers((names[0], names[0]), options)
 
     def compare(
@@ -323,9 +323,9 @@ class _Search(Generic[V]):
         return self._printed(Tried(version, answer, verdict.full_headline))
 
     def _comparison(self, version: V) -> tuple[Path, StoredComparison]:
-        """A comparison and its directory: a finished one from the store, else a new one.
+        """Return a comparison with its directory: a finished one from the store, else a new one.
 
-        One with an INVALID run, as on a busy machine, is repeated.
+        A comparison with an INVALID run, as on a busy machine, is repeated.
         """
         from hybridbench.compare.bisect import finished_comparison
         from hybridbench.compare.store import read_comparison

@@ -17,7 +17,7 @@ class ChosenDefects:
 
     Args:
         names: slugs, then paths of files.
-        releases: those whose defects were all requested.
+        releases: the releases of which all defects were requested.
         profile: the one that triggers the first defect; empty without defects.
         needs: settings that this defect needs on top of the profile, including its model.
     """

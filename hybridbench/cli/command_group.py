@@ -41,7 +41,7 @@ _TYPE = re.compile(r" <.*>$")
 
 
 class Command(TyperCommand):
-    """A command whose help groups options by panel, and whose options have other sources too."""
+    """A command with options from several sources, which its help groups by panel."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Load settings, except for help and completion, which must work with an invalid file."""
@@ -93,8 +93,8 @@ class Command(TyperCommand):
             raise error.reworded(f"{origin}: {error}") from error
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        """Show arguments as their metavars: typer adds braces, as for choices, and click brackets
-        and dots, which a metavar may have already.
+        """Show arguments as their metavars, without the braces that typer adds, and without the
+        brackets and dots that click adds to those that a metavar already has.
         """
         pieces = (_BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx))
         return [_BRACKETS.sub(r"[\1]", _DOTS.sub(r"\1", piece)) for piece in pieces]

@@ -119,7 +119,7 @@ def settings_of(versions: Sequence[str], options: CompareOptions) -> str:
 
 
 def _tell_unused(options: CompareOptions) -> None:
-    """Name the given options that stored runs decide; a file or a plan may give them to all."""
+    """Warn about options without effect on stored runs; a file or a plan may set them for all."""
     usual = CompareOptions()
     of_traffic = _changed(
         ("--model", options.model, usual.model),

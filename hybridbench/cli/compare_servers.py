@@ -33,7 +33,7 @@ def compared_servers(
     """Soak the servers among ``versions`` and compare all; return the same as ``compared``.
 
     They share ``--max-time``, which excludes their start-up time.  Those with a run in ``runs``,
-    of an earlier comparison with the same options, are not soaked again.
+    from an earlier comparison with the same options, are not soaked again.
 
     Raises:
         UsageError, ConfigError: an option or a version is invalid.

@@ -1,6 +1,6 @@
 """Shell completion of option values and arguments.
 
-Names of defects are read from source text: importing the modules loads torch, for seconds.
+Defect names are read from source text, because importing the modules takes seconds, for torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Environment variables that this process sets for itself, and the user's without them."""
+"""Environment variables that this process sets for itself, and the user's original environment."""
 
 from __future__ import annotations
 

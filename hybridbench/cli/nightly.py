@@ -304,7 +304,7 @@ def _planned(plan: str, budget: str | None, defects: list[str] | None) -> Planne
 
 
 def _check_defects(loaded: LoadedPlan) -> None:
-    """Refuse defects of a plan's versions that are not in the catalog, if the engine is here.
+    """Refuse versions with a defect that is not in the catalog, if the engine is installed here.
 
     A defect's file may exist only on the machines that run the cells.
     """
@@ -379,7 +379,7 @@ def _say_nothing(text: str) -> None:
 
 
 def _printed(document: Document, failures: Sequence[Failure], out: Path, *, quiet: bool) -> int:
-    """Print the report; return the exit code, which is not 0 without all pages, as of `report`."""
+    """Print the report; return the exit code, which is not 0 if a page failed, as in `report`."""
     from hybridbench.rundir.layout import REPORT_HTML
 
     say_failures(failures)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _IDLE_EVERY_S: Final = 60.0
 _IDLE_EVERY_S_MIN: Final = 10.0
-# In a short run: exact counts need three rounds between idle points; the rest is reserve.
+# For a short run: exact counts need three intervals between idle points; the rest is reserve.
 _IDLE_POINTS: Final = 8
 
 Command = Annotated[
@@ -244,7 +244,7 @@ def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> i
 
 
 def _check_target(command: Sequence[str], pid: int | None, *, alone: bool) -> None:
-    """Refuse two targets, or none; ``alone``: no other option names the target."""
+    """Refuse two targets, or none; ``alone`` means that no other option names the target."""
     if (command and pid is not None) or (alone and not command and pid is None):
         raise UsageError(
             "and COMMAND: give one of them, for example -- python server.py.",

@@ -276,7 +276,7 @@ def chosen_model(given: str | None, profile: Profile, source: str) -> str:
 
     Args:
         given: the option.
-        profile: with its overrides.
+        profile: the profile, with its overrides.
         source: the profile's name or file.
 
     Raises:

@@ -50,7 +50,7 @@ def export(
     try:
         _copy(FOLDER, folder)
     except OSError as error:
-        # copytree collects what fails below the folder, and such an error has no text of its own.
+        # copytree collects failures below the folder in one error, which then has no strerror.
         reason = error.strerror or "not every file could be written"
         raise UsageError(
             f"cannot copy the probe to {one_line(str(folder))}: {reason}.",

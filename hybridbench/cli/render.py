@@ -80,7 +80,7 @@ def render(
         options: format and files.
         rebuild: also write its derived files.  If that fails, the report is still rendered, with a
             message on standard error.
-        thresholds: for a run, in addition to its own.
+        thresholds: further thresholds, for a run.
 
     Returns:
         The exit code: the verdict's, or 130 or 143 for an interrupted run.  If a file cannot be
@@ -234,7 +234,7 @@ def print_document(
     Args:
         document: the report.
         options: formats and files.
-        page: its path, printed on a console.
+        page: path of its page, printed on a console.
         others: text for formats that are not, or not only, rendered from the document.
 
     Raises:
@@ -266,7 +266,7 @@ def print_document(
 def print_console(
     document: Document, page: Path | None = None, detail: Detail = Detail.USUAL
 ) -> None:
-    """Print the summary of ``document`` and the path of its page; or one line, or everything."""
+    """Print ``document`` in the given ``detail``, and the path of its page unless brief."""
     if detail is Detail.BRIEF:
         echo(one_line(f"{document.badge.word}: {document.headline}"))
         return

@@ -32,7 +32,7 @@ class Result:
 
 
 def read_result(directory: Path, shown: Collection[str] = ()) -> Result:
-    """Judge the result in ``directory`` again, of any kind; write nothing.
+    """Judge the result in ``directory``, of any kind, again; write nothing.
 
     ``shown`` are the formats to print or write.
 
@@ -98,5 +98,5 @@ def _comparison(directory: Path) -> Result:
     )
 
 
-# By a file that only this kind has.  Both kinds may contain runs; neither has a manifest itself.
+# Keyed by a file that only this kind has.  Both may contain runs, but have no manifest themselves.
 _READERS: Mapping[str, Callable[[Path], Result]] = {COMPARISON: _comparison, NIGHTLY: _nightly_run}

@@ -14,7 +14,7 @@ from hybridbench.foundation.units import format_duration
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
 
-# Options of display and of the run's end may change on --resume; those of its content may not.
+# Options for the display and for the run's end may change on --resume; those for its content not.
 _FREE = frozenset(
     {
         "resume",
@@ -118,7 +118,7 @@ def _same(name: str, value: object, stored: object) -> bool:
     if name in _DURATIONS:
         return parse_seconds(f"--{name}", str(value)) == stored
     if name == "defect":
-        # Files are compared by content elsewhere, and may be all that is named: see defect_files.
+        # Files are compared by content in defect_files; the slugs may be left out.
         given, recorded = (_slugs(names) for names in (value, stored))
         return given == recorded or (not given and bool(_texts(value)))
     return value == stored

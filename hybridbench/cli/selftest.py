@@ -168,7 +168,7 @@ def selftest(
 
 
 def _jobs(*, full: bool) -> int:
-    """Soaks at a time: quick ones are idle half the time; full ones also measure speed."""
+    """Number of soaks at a time: quick ones are idle half the time; full ones measure speed."""
     cores = os.cpu_count() or 1
     return cores if full else max(1, cores * 3 // 2)
 
@@ -191,7 +191,7 @@ def _list(rows: Sequence[Row]) -> None:
 
 
 def _place(store: Path | None, *, resume: bool) -> AbstractContextManager[Path]:
-    """Directory for the runs: ``store``, made here, or one that is removed at the end."""
+    """Directory for the runs: ``store``, made here, or a temporary one, removed at the end."""
     if store is None:
         if resume:
             raise UsageError(
@@ -256,7 +256,7 @@ def _measure_recall(
     try:
         test.run(Chosen(half, sample, seed))
     finally:
-        # Also after Ctrl-C: a partial result is a measurement, too.
+        # Also after Ctrl-C: even a partial result is a measurement.
         measured = recall.recall_of(test.measured(half))
         if measured.outcomes:
             (store / "recall.json").write_bytes(recall.to_json(measured))

@@ -85,7 +85,7 @@ def serve(
     from hybridbench.targets.bundled import WorkerProgram
     from hybridbench.targets.own_process import import_path
 
-    # Pass on what a watcher added, such as its probe, to the worker.
+    # Pass on to the worker what a watcher added, such as its probe.
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     engine = SoakPlan(
         profile=chosen.for_replay(),

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _VOCAB_DEFAULT = 256
 _LENGTH = "pools.max_context_len"
-# Per word of a text prompt, including its space: six on average, and some reserve.
+# Bytes per word of a text prompt, including its space: six on average, plus some reserve.
 _BYTES_OF_WORD = 7
 # Settings that start vLLM and SGLang with batch-invariant kernels.
 _VLLM_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SGLANG_INVARIANT = "--enable-deterministic-inference"
-# Share of the time between two idle points.
+# Default share of the time between two idle points for requesting answers again.
 _OF_IDLE_POINTS = 0.1
 
 
@@ -106,7 +106,7 @@ class Requests:
             stream=self.stream is not False,
             profile=served,
             source=source,
-            # Random: repeated runs with one seed would miss growth per distinct request.
+            # Random, because repeated runs with one seed would miss growth per distinct request.
             seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,
             vocab_size=words_of(api.value, self.vocab or _VOCAB_DEFAULT),
             model=self.model or "",

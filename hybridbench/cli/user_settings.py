@@ -43,7 +43,7 @@ class Setting:
 
 
 def load_settings(context: Context) -> None:
-    """Take options of the command of ``context`` from the environment, else from a file.
+    """Read the command's options from the environment, else from a file, into ``context``.
 
     Warn on standard error about variables that look like misspelt options.
 
