@@ -132,7 +132,7 @@ def _prepare(engine: Engine, release: str, root: Path) -> None:
 
 
 def _with_seed(options: CompareOptions) -> CompareOptions:
-    """Use the profile's seed unless another is given, so that all servers get equal requests."""
+    """Use the profile's seed unless one is given, so that all servers get the same requests."""
     from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
 
     if options.seed is not None:

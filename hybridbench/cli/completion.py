@@ -1,6 +1,6 @@
 """Shell completion of option values and arguments.
 
-Defect names are read from source text, because importing the modules takes seconds, for torch.
+Defect names are read from source text: importing the modules would load torch, which is slow.
 """
 
 from __future__ import annotations

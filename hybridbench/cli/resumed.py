@@ -14,7 +14,7 @@ from hybridbench.foundation.units import format_duration
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
 
-# Options for the display and for the run's end may change on --resume; those for its content not.
+# Options for the display and the run's end may change on --resume; the others must stay the same.
 _FREE = frozenset(
     {
         "resume",

@@ -281,7 +281,7 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def longest_chain(self) -> int:
-        """Maximum tokens per request in a step that uses draft states; 0 if none does."""
+        """Maximum tokens per request in a step with draft buffers for states; 0 if none has."""
         if self.speculative_algorithm is not None:
             return self.speculative_num_draft_tokens
         return int(self.enable_overlap_schedule)

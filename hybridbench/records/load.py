@@ -87,9 +87,9 @@ class Differing(msgspec.Struct, frozen=True):
             the server does not report it.
         reused: whether the server took some of the prompt from its cache; None as for ``margin``.
         certain: what shows that rounding is not the cause, whatever the margin: "length" (the
-            shorter answer ended before its limit), "text" (the token ids are equal), or nothing.
-        streamed: whether it was streamed, as all answers of the run, and differs from what its
-            request gets alone without streaming.
+            shorter answer ended before its limit), "text" (only the texts differ), or nothing.
+        streamed: whether it was streamed, as were all answers of the run, and differs from what
+            its request gets alone without streaming.
     """
 
     place: int

@@ -98,7 +98,7 @@ class Machine(OpenRecord, frozen=True):
 
 
 class Interpreter(OpenRecord, frozen=True):
-    """The Python of parent and worker; for a version with its own, the worker's."""
+    """The Python of parent and worker; the worker's if the version has its own."""
 
     implementation: str = ""
     version: str = ""
@@ -181,7 +181,7 @@ class SegmentFacts(OpenRecord, frozen=True):
 
 
 class Manifest(OpenRecord, frozen=True):
-    """What ran.  schemas/manifest.schema.json describes the keys for the public.
+    """What ran.  schemas/manifest.schema.json is the public description of the keys.
 
     Attributes:
         defects: slugs, or paths of files that define one.
@@ -192,7 +192,7 @@ class Manifest(OpenRecord, frozen=True):
         workload_counts: totals of the traffic, over all segments.
         version: which side of a comparison the run is.
         prepared: the engine that ran, if ``hybridbench target prepare`` installed it.
-        left_to_engine: settings that an older engine did not know.
+        left_to_engine: settings that an older engine did not support.
     """
 
     schema: str = RUN_SCHEMA

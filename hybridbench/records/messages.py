@@ -339,8 +339,8 @@ class StepEvents(WireMessage, frozen=True):
     """What the steps since the last such message did, combined.
 
     ``emitted`` holds the new tokens of running streaming requests, by ``rid``; a request's last
-    tokens are in the output of its ``Ended``.  ``logprobs`` cover the tokens of a request that no
-    earlier message contained, if the request asked for them.
+    tokens are in the output of its ``Ended``.  ``logprobs`` cover a request's tokens in this
+    message that no earlier one contained, if the request asked for them.
     """
 
     t_s: float
@@ -414,7 +414,7 @@ class CheckpointReply(WireMessage, frozen=True):
 
 
 class Steady(WireMessage, frozen=True):
-    """The engine is warm: its pools have seen their high-water mark, and it has run all shapes."""
+    """The engine is warm: pools have reached their high-water mark, and all shapes have run."""
 
     t_s: float
     reason: str
@@ -477,7 +477,7 @@ class Fatal(WireMessage, frozen=True):
 
 
 class Goodbye(WireMessage, frozen=True):
-    """The last message of a worker that exits in order."""
+    """The last message of a worker that exits cleanly."""
 
     t_s: float
     probe_stop_s: float

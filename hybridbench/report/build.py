@@ -470,7 +470,7 @@ def _no_end(record: RunRecord) -> str:
     """Return a note if neither the run nor what cut it short recorded its end; otherwise empty."""
     last = last_segment(record)
     phase = last.last_event(Phase)
-    # Only a run that sends its own traffic has a warm-up, with which the traffic's time begins.
+    # Traffic counts from the warm-up, which only a run that sends its own traffic has.
     ran_s = sum(map(served_s, segments(record))) or record.last_moment_s
     planned = planned_s(record)
     ended = (phase is not None and phase.name == "done") or ran_s >= planned

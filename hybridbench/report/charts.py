@@ -324,7 +324,7 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
 
 
 def _process_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
-    """Chart what may leak in each process with a role, if it ever changed: largest memory first."""
+    """Chart what may leak in each process with a role, if it changed: memory first, by size."""
     return _charts_of(record, results, _of_processes(record))
 
 

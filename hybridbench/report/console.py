@@ -44,7 +44,7 @@ _STYLE: Final = {
     Tone.VOID: "magenta",
 }
 _EVIDENCE_MAX: Final = 3
-# In characters: longer words in a table, such as paths, are folded; and the gap between columns.
+# In characters: the longest word in a table that is not folded, and the gap between columns.
 _LONGEST_WORD: Final = 32
 _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5

@@ -59,7 +59,7 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
 
 
 def _distinct(document: Document) -> Iterable[Quantity]:
-    """Return each quantity shown once, except those of events and curves."""
+    """Return the quantities shown, without duplicates, except those of events and curves."""
     found: dict[object, Quantity] = {}
     for one in quantities(replace(document, events=NO_TABLE, charts=())):
         key = (one.of, one.name, one.window)

@@ -64,7 +64,7 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
 
 
 def stopped_short(state: GateState, code: ExitCode) -> bool:
-    """Whether a signal ended the run before ``state`` could be decided, so that it is no pass."""
+    """Whether a signal cut the run short, so that its ``state`` cannot count as a pass."""
     return code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}
 
 

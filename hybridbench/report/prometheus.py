@@ -1,7 +1,7 @@
 """A run's last samples in Prometheus' text format, following its naming conventions.
 
-Names end with the base unit (seconds, bytes), counters with ``_total``, and metrics that only have
-labels with ``_info``: https://prometheus.io/docs/practices/naming/.
+Names end with the base unit (seconds, bytes), those of counters with ``_total``, and those of
+metrics that only carry labels with ``_info``: https://prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations

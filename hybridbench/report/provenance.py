@@ -1,4 +1,4 @@
-"""How a run was made: the manifest as tables, with the one warning that every reader needs."""
+"""How a run was made: the manifest as tables, with the note on its model."""
 
 from __future__ import annotations
 

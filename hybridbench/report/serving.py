@@ -100,7 +100,7 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
     """Return what each version's own run served, side by side; empty if nothing was measured.
 
     Quantities that the table of metrics has, by blocks, are not repeated with different numbers;
-    for interleaved versions only counts remain.  Blocks have no times of watched servers.
+    for interleaved versions only counts remain.  Blocks do not contain times of watched servers.
     """
     watched = any(one.manifest.target.kind == OBSERVED for one in versions)
     shown = _COUNTS if interleaved else _NOT_COMPARED | (_TIMES if watched else frozenset())

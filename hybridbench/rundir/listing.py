@@ -39,7 +39,7 @@ from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.ours import is_foreign
 
 _TAIL_BYTES: Final = 1 << 17
-# A nightly run contains cells, a cell attempts, an attempt runs.
+# A nightly run contains cells, a cell contains attempts, and an attempt contains runs.
 _DEPTH: Final = 6
 _CELL_OF_NIGHTLY: Final = f"{CELLS}/*/{CELL}"
 

@@ -36,8 +36,8 @@ from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
 from hybridbench.rundir.manifest import read_manifest
 
-# A counter that ends this long, or this many samples, before the others was withdrawn.  It cannot
-# be due to a page that fails, as that keeps its last values.
+# A counter that ends this long, or this many samples, before the others was withdrawn; if its page
+# had failed, it would have kept its last values.
 _WITHDRAWN_S, _WITHDRAWN_SAMPLES = 30.0, 3.0
 
 

@@ -79,7 +79,7 @@ class Tally:
         self.wrong.append((answer, found))
 
     def recorded(self, tolerance: float) -> AnswersCompared:
-        """The record of all results, except for the answers left out.
+        """Return the record of all results, without the counts of answers left out.
 
         An answer that reuses a wrong state is wrong regardless of its own traits, so traits are
         counted only for answers that reused nothing from a wrong one.  The same rule applies to

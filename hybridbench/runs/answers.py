@@ -39,7 +39,7 @@ def answer_check_of(
 def record_answers(loop: WireLoop, limit_s: float) -> None:
     """Recompute the rest of the sample and record the overall result; a limit of 0 does neither.
 
-    If the worker was lost, the rest is skipped: recording its end comes first.
+    If the worker was lost, the rest is skipped, because recording its end comes first.
     """
     if not limit_s:
         return

@@ -46,7 +46,7 @@ _REFUSED_EVERY_S: Final = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Our requests to a server of another make.
+    """Our requests to a third-party server.
 
     Args:
         url: the server's URL, without ``/v1``.
@@ -137,7 +137,7 @@ class Reach:
     _reached_s: float | None = None
 
     def see(self, report: LoadReport, now_s: float) -> None:
-        """Process a report of the client."""
+        """Process a report from the client."""
         refused = report.counts.get("requests_failed.connect", 0)
         others = report.counts["requests_submitted"] - report.in_flight - refused
         if refused != self._ends[0]:
@@ -178,7 +178,7 @@ class HttpLoad:
 
     @property
     def pid(self) -> int | None:
-        """The client's pid; None while there is none."""
+        """The client's pid; None if it is not running."""
         return None if self._process is None else self._process.pid
 
     @property

@@ -191,7 +191,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
 
 
 def _driven(status: RunStatus) -> list[tuple[str, str, str]]:
-    """Return the rows of a run with traffic of its own."""
+    """Return the rows for a run that sends its own traffic."""
     traffic = (
         f"{format_count(status.tokens_per_s)} computed tok/s, {status.running} running, "
         f"{status.waiting} waiting, {format_count(status.finished)} done, "
@@ -209,7 +209,7 @@ def _driven(status: RunStatus) -> list[tuple[str, str, str]]:
 
 
 def _observed(status: RunStatus) -> list[tuple[str, str, str]]:
-    """Return the rows of a run that only observes others' traffic."""
+    """Return the rows for a run that only observes others' traffic."""
     traffic = f"{status.running} running, {status.waiting} waiting"
     looks = f"{times(status.heap_scans, 'heap scan')}, {times(status.checkpoints, 'idle point')}"
     return [

@@ -47,7 +47,7 @@ class WorkerLostError(Exception):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What outlives a worker: the run's recorder, its views, and its interrupts."""
+    """The parts of a run that outlive a worker: its recorder, its view and its interrupts."""
 
     clock: Clock
     recorder: Recorder
@@ -59,7 +59,7 @@ class RunContext:
 
 @dataclass
 class RunLoop:
-    """Single-threaded; waits at most a quarter of a second; keeps no state per request.
+    """Takes a run's turns in one thread; waits at most 0.25 s; keeps no state per request.
 
     It does not own its collaborators.
     """

@@ -18,8 +18,8 @@ from hybridbench.workload.settings import Checkpoint
 from hybridbench.workload.trace_replay import TraceOptions
 
 EXTEND_LEAST_S = 600.0
-# Answers in the sample, both of requests with and without reuse: more than a healthy run has time
-# for, so that a run with wrong ones has enough to find their common traits.
+# Answers sampled, for requests with and without reuse each: more than a healthy run has time for,
+# so that a run with wrong answers has enough of them to show their common traits.
 ANSWERS_KEPT = 1024
 
 # In less time than this a new worker would not even warm up.
@@ -49,7 +49,7 @@ class Segment:
         run_dir: the run that is resumed.
         index: the segment's index; the first of a run is 0.
         start_s: run time at which it begins.
-        away_s: seconds during which nothing ran; None if the clock cannot tell.
+        away_s: seconds during which nothing ran; None if unknown.
         served_s: traffic of the earlier segments, including warm-ups.
         manifest: the manifest of the run so far.
     """

@@ -314,7 +314,7 @@ def _aborts_otherwise(profile: Profile, counter: str) -> bool:
 
 
 def _coverage_warnings(plan: SoakPlan) -> Iterator[str]:
-    """Warn if the traffic will make fewer aborts than the coverage requires."""
+    """Warn if the traffic may make fewer aborts than the coverage requires."""
     profile = plan.profile
     rate = profile.arrival.rate_per_s
     for counter, least in profile.coverage_minimums(plan.duration_s).items():

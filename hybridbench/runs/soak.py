@@ -210,7 +210,7 @@ class _Soak:
             ):
                 self._attempt(part, step, target)
         finally:
-            # Whatever happened, leave no process that can be killed.
+            # In any case, leave no process behind that can be killed.
             target.kill()
         return SoakOutcome(
             self._writer.run_dir, self._crashed, self._interrupts.exit_code, self._unwritten

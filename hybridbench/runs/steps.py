@@ -95,7 +95,7 @@ class SoakSteps:
         self._recorder.enter("done")
 
     def observe(self) -> None:
-        """Sample a target whose traffic is not ours."""
+        """Sample a target whose traffic the run does not send."""
         self._recorder.enter(self.serving)
         self._serve(self._end_s)
 
@@ -110,7 +110,7 @@ class SoakSteps:
         self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self.plan.traffic_s)
 
     def run_steadily(self) -> None:
-        """Run the judged part: traffic and samples, with a checkpoint now and then."""
+        """Run the judged part: traffic and samples, with periodic checkpoints."""
         self._recorder.enter(self.serving)
         self.record_steady()
         self.checkpoint(self._end_s)
@@ -137,7 +137,7 @@ class SoakSteps:
         return self._start_s + self.plan.traffic_s
 
     def _serve(self, end_s: float, over: Callable[[], bool] = lambda: False) -> None:
-        """Send traffic until ``end_s`` or ``over``, with a checkpoint now and then."""
+        """Send traffic until ``end_s`` or ``over``, with periodic checkpoints."""
         every_s = self.plan.cadence.checkpoint_every_s
         while self.loop.now_s < end_s and not self._is_over() and not over():
             limit_s = min(end_s, self._checkpoint_due_s)
@@ -228,7 +228,7 @@ class SoakSteps:
             self.allocations.run(lambda: self._drain(control), lambda: self._flush(control))
 
     def stop(self) -> None:
-        """Shut the target down in order."""
+        """Shut the target down cleanly."""
         if self.loop.control is not None:
             self.loop.control.leave(_GOODBYE_PATIENCE_S)
 
@@ -238,7 +238,7 @@ class SoakSteps:
         return 0 if self.loop.drive is None else self.loop.drive.counts.finished
 
     def _drain(self, control: Control) -> bool:
-        """Return whether the engine became idle; otherwise it hangs or is far too slow."""
+        """Drain the engine; return whether it became idle.  If not, it hangs or is far too slow."""
         self._recorder.enter("drain")
         control.heap_scans_wanted = False
         # Nothing finished since a drain failed, so a second full wait would change nothing.

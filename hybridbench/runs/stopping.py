@@ -56,9 +56,9 @@ class StopRule(Protocol):
 
 
 class InterimVerdicts:
-    """The latest ``kept`` verdicts that a judge gave during the run.
+    """The last ``kept`` verdicts that a judge gave during the run.
 
-    Decisions are based on the latest ones.
+    Decisions use only the latest ones, so older ones are dropped.
     """
 
     def __init__(self, judge: Judge, kept: int) -> None:
@@ -88,7 +88,7 @@ class InterimVerdicts:
 
 @dataclass(frozen=True)
 class Watched:
-    """The run observed by a Stopper: its clock, and where its traffic begins and ends on it."""
+    """The run observed by a Stopper: its clock, and the times at which traffic begins and ends."""
 
     run_now_s: Callable[[], float]
     begin_s: float

@@ -477,7 +477,7 @@ class WatchSteps(SoakSteps):
     def _search_culprits(self) -> WorkerLostError | None:
         """Resend the requests that were in flight; return how they ended the target, if they did.
 
-        Once they are found, later crashes are not searched: the same request may cause a hundred.
+        Once culprits are found, later crashes are not searched: the same requests may cause many.
         """
         if self._found_culprits:
             return None

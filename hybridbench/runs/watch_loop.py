@@ -175,7 +175,7 @@ class WatchLoop(RunLoop):
 
     @property
     def over(self) -> bool:
-        """A server under our load is never done by itself, whatever its exit code."""
+        """Always false while our client sends load: a server must not exit then, even with 0."""
         if self._client is not None and self._client.wanted:
             return False
         return super().over
@@ -235,7 +235,7 @@ class WatchLoop(RunLoop):
         return rested
 
     def _left(self) -> float:
-        """Requests in flight by the gauges of a target whose processes are inactive."""
+        """Number of requests that gauges report in flight while the processes are inactive."""
         scrape = self._scrape()
         if scrape is None or self.sign.since_s is not None:
             return 0.0

@@ -197,14 +197,14 @@ class WireLoop(RunLoop):
     # Pauses: a checkpoint drains the engine, waits, probes it, and resumes traffic.
 
     def drain(self, patience_s: float) -> bool:
-        """Stop submitting; return whether the engine became idle in ``patience_s``, and before the
-        user interrupted.
+        """Stop submitting; return whether the engine became idle within ``patience_s``, and before
+        the user interrupted.
         """
         self.driver.pause(self.now_s)
         return self.ask(Drain(), Drained, patience_s, self.interrupt_from_now()) is not None
 
     def flush(self, patience_s: float) -> bool:
-        """Empty the cache; return whether that was done in ``patience_s``."""
+        """Empty the cache; return whether that was done within ``patience_s``."""
         return self.ask(Flush(), Flushed, patience_s) is not None
 
     def reclaim(self, patience_s: float) -> None:
@@ -218,7 +218,7 @@ class WireLoop(RunLoop):
             self.context.recorder.at(given.t_s, recorded)
 
     def leave(self, patience_s: float) -> None:
-        """Shut the worker down in order."""
+        """Shut the worker down cleanly."""
         self.ask(Shutdown(), Goodbye, patience_s)
 
     def resume(self) -> None:
