@@ -189,10 +189,17 @@ class _Column(Series):
             decays=self.meaning.decays,
             collected=is_collected(self.name),
             without_cache=FREE_OF_CACHE if has_cache else "",
-            may_count=self.meaning.may_count and not _dips(self.raw),
+            may_count=self.meaning.may_count and not self._turns_back(),
             step=self.raw.step * self.meaning.factor * (self.meaning.unit is Unit.BYTES),
         )
         return judge_series(series, falls, question)
+
+    def _turns_back(self) -> int:
+        """Count the falls, or the rises of what is left, that no restart explains."""
+        if self.meaning.higher_is_worse:
+            return _dips(self.raw)
+        value = self.raw.value[np.isfinite(self.raw.value)]
+        return int((np.diff(value) > 0).sum())
 
 
 @dataclass

@@ -225,7 +225,8 @@ class Meaning:
     higher_is_worse: bool = True
     note: str = ""
     is_delay: bool = False
-    may_count: bool = False  # events, or data on a disk: not a leak if it never falls
+    # Events, or data on a disk: not a leak if it only grows, nor if its free part only falls.
+    may_count: bool = False
 
     @property
     def decays(self) -> bool:
@@ -295,9 +296,8 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    if _LEFT.search(words):
-        return replace(level, higher_is_worse=False)
-    return replace(level, may_count=bool(_MAY_COUNT.fullmatch(words)))
+    may_count = bool(_MAY_COUNT.fullmatch(words))
+    return replace(level, higher_is_worse=not _LEFT.search(words), may_count=may_count)
 
 
 def _last(name: str) -> str:

@@ -450,7 +450,7 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
 
 
 class MayCount(Reason, frozen=True, kw_only=True):
-    """The column's name suggests a count of events, or data on a disk, and it never falls."""
+    """The column's name suggests a count of events, or data on a disk, and it never turns back."""
 
     code: ClassVar[str] = ReasonCode.MAY_COUNT
 
@@ -458,8 +458,8 @@ class MayCount(Reason, frozen=True, kw_only=True):
 
     def text(self) -> str:
         return (
-            f"{self.column} never falls and may count events or data on a disk, which grow by "
-            f"themselves; if it is something held, use --metric '{self.column}'"
+            "it changes in one direction only, as counts of events and data on a disk do by "
+            f"themselves; if it shows something held, use --metric '{self.column}'"
         )
 
 

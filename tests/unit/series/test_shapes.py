@@ -738,6 +738,16 @@ def test_what_a_healthy_program_counts_is_no_level(tmp_path: Path, name: str) ->
     assert [row.name for row in verdict.rows] == ["held"]
 
 
+def test_free_space_on_a_disk_that_only_falls_is_undecided_like_the_space_in_use(
+    tmp_path: Path,
+) -> None:
+    rows = [f"{60 * i},{2**30},{2**39 - 2**20 * i}" for i in ROWS]
+
+    verdict = judged(tmp_path, "\n".join(["time,rss_bytes,disk_free_bytes", *rows]))
+
+    assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]
+
+
 @pytest.mark.parametrize("name", ["messages", "log_lines", "disk_used_bytes", "wal_bytes"])
 def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(
     tmp_path: Path, name: str
