@@ -27,7 +27,7 @@ from hybridbench.engine.kernels.state_copy import reference as state_copy
 DEVICE_TYPES = ("cpu", "cuda")
 """The devices that the engine supports."""
 HOST_OPERATIONS = ("alloc_extend", "alloc_decode")
-"""Run by the allocators, which keep their indices on the host: the reference on every device."""
+"""Operations of the allocators, whose indices stay on the host: the reference on every device."""
 
 _T: TypeAlias = Tensor
 _Maybe: TypeAlias = Tensor | None
@@ -37,7 +37,7 @@ _States: TypeAlias = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class Kernels:
-    """One implementation of every operation; the references describe the arguments."""
+    """One implementation of every operation; see the references for the arguments."""
 
     store_kv: Callable[[_T, _T, _T, _T, _T], None]
     decode_attention: Callable[[_T, _T, _T, DecodePlan, _Maybe], _T]
@@ -54,7 +54,7 @@ class Kernels:
     experts_sorted: Callable[[_T, _T, _T, _T, _T, _Rows, Callable[[_T], _T]], _T]
 
     def implementations(self) -> Mapping[str, str]:
-        """For each operation, "reference" or "triton"."""
+        """Return "reference" or "triton" for each operation."""
         return {
             name: "triton" if kernel.__module__.endswith(".triton_kernel") else "reference"
             for name, kernel in vars(self).items()
@@ -80,7 +80,7 @@ REFERENCE = Kernels(
 
 @cache
 def triton_kernels() -> Kernels:
-    """The Triton implementations; imports triton.
+    """Import triton and return the Triton implementations.
 
     Raises:
         ImportError: triton is not installed.
@@ -111,7 +111,7 @@ def triton_kernels() -> Kernels:
 
 
 def kernels_for(device: str | torch.device) -> Kernels:
-    """The kernels for ``device``.  Triton is imported only for a CUDA device."""
+    """Return the kernels for ``device``.  Triton is imported only for a CUDA device."""
     if torch.device(device).type == "cuda" and find_spec("triton") is not None:
         return triton_kernels()
     return REFERENCE

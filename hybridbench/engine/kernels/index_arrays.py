@@ -1,4 +1,4 @@
-"""Index arrays of a step, from the host to its device."""
+"""Move a step's index arrays from the host to the device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """``array`` on ``device``, for work that is launched later; on a CPU not a copy.
+    """Return ``array`` as a tensor on ``device``; on a CPU it shares the array's memory.
 
-    A CUDA device copies it from pinned memory after the work that it has, and nobody waits.
-    PyTorch reuses the pinned memory when that copy is done.
+    On a CUDA device the copy from pinned memory is queued behind earlier work, so the host does
+    not wait.  PyTorch reuses the pinned memory when the copy is done.
     """
     tensor = torch.from_numpy(array)
     if device.type == "cuda" and array.size:

@@ -1,4 +1,4 @@
-"""Stores of whole pool rows, which are contiguous blocks: the slots of states."""
+"""Store whole rows of a pool, such as state slots, as contiguous blocks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def store_rows(pool: Tensor, rows: Tensor, values: Tensor) -> None:
-    """``pool[rows] = values``, where each row of either is one block.
+    """Set ``pool[rows] = values``, copying each row as one block.
 
-    ``index_copy_`` does the same; on a CPU it copies one number at a time, and takes three times as
-    long for the states of a decode step.
+    ``index_copy_`` does the same, but on a CPU it copies one number at a time and takes three
+    times as long for the states of a decode step.
 
     Args:
         pool: [S, ...]; there may be gaps between rows.

@@ -1,4 +1,4 @@
-"""Where the tokens of a chunk are, for the Triton kernels over recurrent states."""
+"""Locate the tokens of a chunk, for the Triton kernels over recurrent states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def rows_of_chunk(conv_rows, gate_rows, chunk, row, tokens, SIZE: tl.constexpr):
-    """The tokens of a chunk, their rows of the convolution, and which places hold a token."""
+    """Return a chunk's tokens, their rows in the convolution's output, and the mask of tokens."""
     place = chunk * SIZE + row
     token = tl.load(gate_rows + place, mask=row < SIZE, other=tokens)
     in_row = token < tokens

@@ -1,8 +1,8 @@
 """Matrix products that keep float32's precision, for the Triton kernels over recurrent states.
 
 The tensor cores multiply bfloat16 exactly and add in float32.  A float32 number is the sum of
-three in bfloat16, so its product with a bfloat16 number takes three products and loses nothing
-but what the sum rounds; two float32 numbers take three products of tf32.
+three bfloat16 numbers, so its product with a bfloat16 number takes three products, and only the
+sum rounds.  The product of two float32 numbers takes three tf32 products.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import triton.language as tl
 from torch import Tensor
 
 LEAST_BLOCK = 16
-"""The smallest side of a product."""
+"""Minimum length of each side of a product."""
 
 
 def term_of(tensor: Tensor) -> tl.dtype:
-    """The type that ``product`` multiplies bfloat16 in: Triton's interpreter cannot multiply it."""
+    """Return the type for bfloat16 products: Triton's CPU interpreter cannot multiply bfloat16."""
     return tl.float32 if tensor.device.type == "cpu" else tl.bfloat16
 
 
 def sum_of(state: Tensor) -> tl.dtype:
-    """The type of sums and decays: that of states."""
+    """Return the type of sums and decays: float64 for float64 states, else float32."""
     return tl.float64 if state.dtype == torch.float64 else tl.float32
 
 
 @triton.jit
 def product(left, right, TERM: tl.constexpr, SUM: tl.constexpr):
-    """[A, B] times [B, C] in ``SUM``; either may be bfloat16, the other ``SUM`` or bfloat16."""
+    """Multiply [A, B] by [B, C] in ``SUM``; each is bfloat16 or ``SUM``."""
     if left.dtype == tl.bfloat16 and right.dtype == tl.bfloat16:
         result = tl.dot(left.to(TERM), right.to(TERM))
     elif left.dtype == tl.bfloat16 and right.dtype == tl.float32:
@@ -48,7 +48,7 @@ def product(left, right, TERM: tl.constexpr, SUM: tl.constexpr):
 
 @triton.jit
 def _terms(number):
-    """Three numbers in bfloat16, the largest first, whose sum is ``number`` in float32."""
+    """Split the float32 ``number`` into three bfloat16 summands, largest first."""
     high = number.to(tl.bfloat16)
     rest = number - high.to(tl.float32)
     middle = rest.to(tl.bfloat16)

@@ -1,7 +1,7 @@
-"""Depthwise causal convolution over ragged requests, its window kept per slot: plain PyTorch.
+"""Depthwise causal convolution over ragged requests, with a window per slot: plain PyTorch.
 
-The window of a request is its last K-1 inputs.  With x_t the inputs, window included, the output
-is ``y_t = silu(sum_j w_j * x_{t-K+1+j})`` for each channel.
+The window of a request is its last K-1 inputs.  The output of each channel is
+``y_t = silu(sum_j w_j * x_{t-K+1+j})``, where the inputs x_t include the window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConvPlan:
     source_rows: Tensor
     """[T + (K-1)R]: row of each buffer row in ``[all windows | all tokens]``."""
     tail_rows: Tensor
-    """[R*(K-1)]: the last K-1 buffer rows of each request, its window afterwards."""
+    """[R*(K-1)]: the last K-1 buffer rows of each request, which become its window."""
     output_starts: np.ndarray[tuple[int], np.dtype[np.int64]]
     """[R]: row of each request's first output; its other outputs follow."""
     track_rows: Tensor | None = None
@@ -42,10 +42,10 @@ class ConvPlan:
         device: torch.device,
         track_offsets: Sequence[int] | None = None,
     ) -> ConvPlan:
-        """The layout for requests with ``extend_lens`` new tokens each (at least one).
+        """Lay out requests with ``extend_lens`` new tokens each (at least one).
 
-        ``track_offsets`` is, for each request, the number of new tokens after which a copy of its
-        window is wanted; 0 for none.
+        ``track_offsets`` is the number of new tokens after which a copy of each request's window is
+        wanted; 0 for none.
         """
         width = kernel_size - 1
         lens = np.asarray(extend_lens, dtype=np.int64)
@@ -65,7 +65,7 @@ class ConvPlan:
             track_rows = to_device((first[:, None] + window).ravel(), device)
         return cls(
             source_rows=to_device(source_rows, device),
-            # Counted from the end: fewer than K-1 tokens keep a part of the old window.
+            # Counted from the end: with fewer than K-1 tokens, part of the old window remains.
             tail_rows=to_device(((ends - width)[:, None] + window).ravel(), device),
             output_starts=starts,
             track_rows=track_rows,
@@ -89,7 +89,7 @@ def causal_conv1d_varlen(
         pool: [S, D, K-1], windows by slot; rows ``slots`` are read and overwritten.
         slots: [R] int64, distinct except for the dump slot.
         plan: built from the lengths of the same requests.
-        track_slots: [S] int64, slots for the window copies that the plan asks for; None without.
+        track_slots: [S] int64, slots for the plan's window copies; None if there are none.
         bias: [D], added before silu.
 
     Returns:
@@ -123,7 +123,7 @@ def causal_conv1d_update(
     into: tuple[Tensor, Tensor] | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """One token per request: shift each window by one and convolve.
+    """Convolve one token per request, and shift each window by one.
 
     Args:
         x: [B, D]; request b owns slot ``slots[b]``.
@@ -147,7 +147,7 @@ def causal_conv1d_update(
 
 
 def causal_conv1d_reference(x: Tensor, weight: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition of both forms above, for one request and token by token.
+    """Convolve one request token by token; this defines both forms above.
 
     Args:
         x: [T, D]; may be empty.

@@ -1,4 +1,4 @@
-"""Depthwise causal convolution in Triton, its window kept per slot."""
+"""Depthwise causal convolution in Triton, with a window per slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
 
 _CHANNELS_PER_BLOCK = 128
-# Neighbouring outputs share all but one of their inputs: a tile reads each from memory once.
+# Neighbouring outputs share all but one of their inputs; a tile reads each input once.
 _ROWS_PER_BLOCK = 16
 
 
@@ -64,7 +64,7 @@ def causal_conv1d_varlen(
         BLOCK_R=_ROWS_PER_BLOCK,
         **shape,
     )
-    # The order matters: the last call overwrites the windows that all of them read.
+    # The last call must come last: it overwrites the windows that all calls read.
     if track_slots is not None and plan.track_rows is not None and len(track_slots):
         _store_windows[(len(track_slots), blocks)](*sources, plan.track_rows, track_slots, **shape)
     _store_windows[(len(slots), blocks)](*sources, plan.tail_rows, slots, **shape)
@@ -112,7 +112,7 @@ def _update(
     old = tl.load(pool + slot * pool_stride + window, mask=in_window, other=0.0)
     new = tl.load(x + request * x_stride + channel[None, :] + tap * 0, mask=is_new, other=0.0)
     inputs = tl.where(is_new, new, old)
-    # The window shifts by one within the same memory: all reads come before the first write.
+    # The window shifts by one in place, so all reads must precede the first write.
     tl.debug_barrier()
     row = tl.load(rows + request)
     kept = (tap >= 1) & (tap < TAPS) & in_channel
@@ -186,7 +186,7 @@ def _store_windows(
         source, in_window, channel, x, pool, slots, x_stride, pool_stride, window_rows,
         CHANNELS, TAPS,
     )  # fmt: skip
-    # A request with few tokens keeps a part of its window: all reads come before the first write.
+    # A request with few tokens keeps part of its window, so all reads must precede the first write.
     tl.debug_barrier()
     slot = tl.load(kept_slots + index)
     place = channel[None, :] * (TAPS - 1) + tap[:, None]
@@ -208,14 +208,14 @@ def _inputs(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
 ):
-    """Rows ``source`` of [all windows | all tokens]: a tile of taps by channels."""
+    """Load rows ``source`` of [all windows | all tokens] as a tile of rows by channels."""
     in_channel = (channel < CHANNELS)[None, :]
     from_pool = wanted & (source < window_rows)
     from_x = wanted & (source >= window_rows)
     token = tl.where(from_x, source - window_rows, 0)
     place = token[:, None] * x_stride + channel[None, :]
     inputs = tl.load(x + place, mask=from_x[:, None] & in_channel, other=0.0)
-    # Few tiles hold the beginning of a request, so most skip loads that are never contiguous.
+    # Few tiles contain the start of a request; the others skip these loads, never contiguous.
     if tl.max(from_pool.to(tl.int32), axis=0) > 0:
         slot = tl.load(slots + source // (TAPS - 1), mask=from_pool, other=0)
         place = slot[:, None] * pool_stride + channel[None, :] * (TAPS - 1)
@@ -237,7 +237,7 @@ def _convolve(
     BLOCK_T: tl.constexpr,
     SUM: tl.constexpr,
 ):
-    """``silu(sum_j w_j * x_j + bias)`` for a tile of taps by channels."""
+    """Return ``silu(sum_j w_j * x_j + bias)`` for a tile of taps by channels."""
     tap = tl.arange(0, BLOCK_T)[:, None]
     inside = (tap < TAPS) & (channel < CHANNELS)[None, :]
     taps = tl.load(weight + tap * CHANNELS + channel[None, :], mask=inside, other=0.0)
@@ -249,7 +249,7 @@ def _convolve(
 def _activated(
     mixed, bias, channel, HAS_BIAS: tl.constexpr, CHANNELS: tl.constexpr, SUM: tl.constexpr
 ):
-    """``silu(mixed + bias)``."""
+    """Return ``silu(mixed + bias)``."""
     if HAS_BIAS:
         mixed += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0).to(SUM)
     return mixed / (1.0 + tl.exp(-mixed))

@@ -1,1 +1,1 @@
-"""The gated delta rule: gates, recurrent meaning, decode step by slot, ragged chunked prefill."""
+"""The gated delta rule: gates, recurrent definition, decode step and ragged chunked prefill."""

@@ -5,12 +5,13 @@ Inside a chunk of C tokens, with G = cumsum(g) and D_ij = e^{G_i - G_j} for i >=
 Then, from chunk to chunk, ``V' = U - W S``, ``O = (Q e^G) S + ((Q K') . D) V'`` and
 ``S <- e^{G_C} S + (K e^{G_C-G})' V'``.
 
-Requests are sorted by chunks and their chunks stored chunk-index-major, so the j-th chunks of all
-remaining requests are one contiguous slice and a step of the scan is a batched product.
+Requests are sorted by their number of chunks, and chunks are stored chunk-index-major.  The j-th
+chunks of all remaining requests are thus one contiguous slice, and each step of the scan is a
+batched product.
 
-The scan yields the state between two chunks.  If the state after a certain token is wanted
-(a snapshot for a prefix cache), the request's chunks are placed so that one ends there: its first
-chunk is padded on the left, which changes nothing, because a write strength of 0 writes nothing.
+The scan yields the states between chunks.  If a prefix cache wants a snapshot after a certain
+token, the request's first chunk is padded on the left so that a chunk ends at that token.  The
+padding has no effect: a write strength of 0 writes nothing.
 
 Source: Yang et al. 2024, arXiv 2412.06464, section 3; the layout is ours.
 """
@@ -35,20 +36,20 @@ _Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 _CHUNK_SIZE = 64
 _CPU_CHUNK_SIZE = 32
 _BLOCK_SIZE = 16
-# A chunk of one block computes least; for up to this many in a row it is fastest on a CPU.
+# Chunks of one block take the least arithmetic; on a CPU, up to this many in a row are fastest.
 _BLOCKS_IN_A_ROW = 8
-# Of 64 tokens each: 2,048 tokens.
+# With 64 tokens per chunk, 2,048 tokens.
 _SEGMENT_CHUNKS = 32
 
 
 @dataclass(frozen=True)
 class Snapshots:
-    """States to copy between two chunks: the sorted requests, and the rows of the copies."""
+    """The states to copy between two chunks."""
 
     ranks: Tensor
-    """[n] int64: places in the order of the plan."""
+    """[n] int64: ranks of the requests in the plan's order."""
     places: Tensor
-    """[n] int64: rows of the copies."""
+    """[n] int64: the row for each copy."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +57,21 @@ class ChunkScan:
     """The chunks of each request; int64 tensors on the device of the step."""
 
     starts: Tensor
-    """[J]: the first of the j-th chunks; that of the request of rank r is r further."""
+    """[J]: index of the first j-th chunk; the request of rank r has its j-th chunk at + r."""
     counts: Tensor
     """[R]: chunks of each request."""
     snapshot_chunks: Tensor
     """[R]: the chunk after which a request's state is wanted; -1 for none."""
     snapshot_rows: Tensor
-    """[R]: the row of the copies for it."""
+    """[R]: the row for that copy."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Some consecutive chunks of all requests that have them."""
+    """A range of consecutive chunks, over all requests that have them."""
 
     begin: int
-    """The first of them among all chunks."""
+    """Index of its first chunk among all chunks."""
     chunks: int
     scan: ChunkScan
 
@@ -80,7 +81,7 @@ class ChunkPlan:
     """The distribution of a ragged step's tokens over N chunks of C rows, with padding."""
 
     alive: tuple[int, ...]
-    """Requests that have a j-th chunk, for j = 0, 1, ...; the sum is N."""
+    """Number of requests that have a j-th chunk, for j = 0, 1, ...; the sum is N."""
     order: Tensor
     """[R] int64: requests by number of chunks, most first."""
     conv_rows: Tensor
@@ -93,16 +94,16 @@ class ChunkPlan:
     snapshot_chunks: _Integers
     """[R], in ``order``: the chunk after which a request's state is wanted; -1 for none."""
     snapshot_rows: _Integers
-    """[R], in ``order``: the row of the copies for it."""
+    """[R], in ``order``: the row for that copy."""
 
     @property
     def snapshot_count(self) -> int:
-        """S: number of requests whose state is wanted."""
+        """S: number of states to copy."""
         return int(np.count_nonzero(self.snapshot_chunks >= 0))
 
     @cached_property
     def snapshots(self) -> Mapping[int, Snapshots]:
-        """By chunk index j: the states wanted between the j-th chunk and the next."""
+        """The states to copy after the j-th chunks, keyed by j."""
         after, device = self.snapshot_chunks, self.order.device
         wanted = {j: np.flatnonzero(after == j) for j in sorted(set(after[after >= 0].tolist()))}
         return {
@@ -120,11 +121,11 @@ class ChunkPlan:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The chunks in parts that bound the memory for intermediate results."""
+        """The chunks split into segments, to bound the memory for intermediate results."""
         ends = np.cumsum(self.alive)
         segments, first, begin = [], 0, 0
         while first < len(ends):
-            # One chunk of each request at least.
+            # At least one chunk of each request.
             fitting = int(np.searchsorted(ends, begin + _SEGMENT_CHUNKS, side="right"))
             end = max(fitting, first + 1)
             chunks = int(ends[end - 1]) - begin
@@ -133,13 +134,13 @@ class ChunkPlan:
         return tuple(segments)
 
     def _scan_of(self, first: int, end: int) -> ChunkScan:
-        """From the ``first`` chunks of the requests that have them to before the ``end``-th ones;
-        counted from there.
+        """Return the layout of the chunks with index ``first`` to ``end`` (exclusive) of each
+        request, with all indices relative to the first of these chunks.
         """
         alive = np.asarray(self.alive[first:end], dtype=np.int64)
         counts = (alive > np.arange(alive[0])[:, None]).sum(axis=1)
         wanted, rows = self.snapshot_chunks[: alive[0]], self.snapshot_rows[: alive[0]]
-        # A chunk outside of these has a number that none of them has.
+        # A snapshot chunk outside this range gets an index that no chunk of the range has.
         arrays = np.cumsum(alive) - alive, counts, wanted - first, rows
         return ChunkScan(*(to_device(array, self.order.device) for array in arrays))
 
@@ -152,21 +153,21 @@ class ChunkPlan:
         chunk_size: int | None = None,
         track_offsets: Sequence[int] | None = None,
     ) -> ChunkPlan:
-        """The layout for requests of ``extend_lens`` tokens.
+        """Lay out requests of ``extend_lens`` tokens.
 
         Args:
             extend_lens: new tokens of each request, at least one.
             source_starts: [R], the row of q|k|v where each request's tokens begin.
             device: device of the index tensors.
-            chunk_size: C; by default a size suited to the device and the longest request.
-            track_offsets: [R], for each request the number of its new tokens after which its state
-                is wanted, at most all of them; 0 for none.
+            chunk_size: C; by default chosen for the device and the longest request.
+            track_offsets: [R], the number of new tokens after which each request's state is
+                wanted; 0 for none.
         """
         lens = np.asarray(extend_lens, dtype=np.int64)
         if chunk_size is None:
             chunk_size = _suitable_size(int(lens.max()), device)
         tracked = np.asarray([0] * len(lens) if track_offsets is None else track_offsets, np.int64)
-        # Places left empty in a first chunk, so that a chunk ends where a state is wanted.
+        # Empty places at the start of the first chunk, so that a chunk ends at the wanted state.
         lead = -tracked % chunk_size
         chunks = (lens + lead + chunk_size - 1) // chunk_size
         order = np.argsort(-chunks, kind="stable")
@@ -182,8 +183,8 @@ class ChunkPlan:
         valid = (offset >= 0) & (offset < sorted_lens)
         token_starts = (np.cumsum(lens) - lens)[order][rank][:, None]
         tokens = np.where(valid, token_starts + offset, total)
-        # Padding repeats the request's first or last row: with g = 0 and beta = 0 it changes
-        # nothing, and it is finite.
+        # Padding repeats the request's first or last row, which is finite; g = 0 and beta = 0 keep
+        # it from changing anything.
         inside = np.clip(offset, 0, sorted_lens - 1)
         rows = source_starts[order][rank][:, None] + inside
         places = np.empty(total, dtype=np.int64)
@@ -196,7 +197,7 @@ class ChunkPlan:
             gate_rows=to_device(tokens.ravel(), device),
             output_rows=to_device(places, device),
             chunk_size=chunk_size,
-            # A request that is not tracked has a lead of 0, which yields -1.
+            # An untracked request has an offset and a lead of 0, which yields -1.
             snapshot_chunks=(tracked[order] + lead) // chunk_size - 1,
             snapshot_rows=(np.cumsum(tracked > 0) - 1)[order],
         )
@@ -215,16 +216,16 @@ def chunk_gated_delta_rule(
     """Process all new tokens of several requests, in chunks.
 
     Args:
-        qk: [rows, 2, H, K] in the state's dtype: queries (scaled) and keys, normalised; the plan
-            names the row of each token.
+        qk: [rows, 2, H, K] in the state's dtype: queries (scaled) and keys, normalised;
+            ``plan.conv_rows`` is the row of each chunk place.
         v: [rows, HV, V]; HV is a multiple of H.
         g: [T, HV] in the state's dtype, log of the decay, at most 0.
         beta: [T, HV] in the state's dtype, write strength in (0, 1).
         pool: [S, HV, K, V]; rows ``slots`` are read and overwritten.
         slots: [R] int64, in the order of the plan.
         plan: the layout.
-        track_slots: [S] int64, slots for the states that the plan wants, in the order of the
-            requests.  None if there are none.
+        track_slots: [S] int64, slots for the plan's snapshots, in the order of the requests.
+            None if there are none.
 
     Returns:
         [T, HV, V] in the state's dtype, owned by the caller.
@@ -260,7 +261,7 @@ def _scan_chunks(
     plan: ChunkPlan,
     snapshots: Tensor | None,
 ) -> Tensor:
-    """[N, C, HV, V]: the outputs of N chunks; ``state`` is overwritten, ``snapshots`` filled.
+    """Return the outputs [N, C, HV, V]; overwrite ``state`` and fill ``snapshots``.
 
     Args:
         qk: [N, C, 2, H, K].
@@ -304,9 +305,9 @@ def _scan_chunks(
 
 
 def _suitable_size(longest: int, device: torch.device) -> int:
-    """Arithmetic grows with the chunk size, the number of calls with the chunks in a row.
+    """Return a chunk size: larger chunks need more arithmetic, smaller ones more calls.
 
-    A GPU has two sizes, because its kernels are compiled for each.
+    A GPU uses only two sizes, because its kernels are compiled for each.
     """
     blocks = -(-longest // _BLOCK_SIZE)
     if device.type != "cpu":
@@ -350,17 +351,18 @@ def _scan(inputs: _ScanInputs, state: Tensor, plan: ChunkPlan, snapshots: Tensor
 
 
 def _scaled(rows: Tensor, factor: Tensor, repeats: int) -> Tensor:
-    """[N, H, 1, C, K] times [N, HV, C] -> [N, HV, C, K]: the product repeats the heads."""
+    """Multiply [N, H, 1, C, K] by [N, HV, C] -> [N, HV, C, K], repeating the heads."""
     chunks, heads, size = factor.shape
     scaled = rows * factor.view(chunks, heads // repeats, repeats, size, 1)
     return scaled.view(chunks, heads, size, rows.shape[-1])
 
 
 def _solve_unit_lower(lower: Tensor, right: Tensor) -> Tensor:
-    """Solve ``(I + strictly_lower(lower)) X = right`` for many small systems, in ``right``.
+    """Solve ``(I + strictly_lower(lower)) X = right`` for many small systems, in place.
 
-    Forward substitution by blocks: LAPACK inverts the diagonal blocks, products do the rest.
-    Not a power series: the norm of ``lower`` can reach the chunk size, and its powers cancel.
+    Uses forward substitution by blocks: LAPACK inverts the diagonal blocks, and products do the
+    rest.  A power series would lose precision: the norm of ``lower`` can reach the chunk size, and
+    its powers cancel.
     """
     count, size, _ = lower.shape
     block = _BLOCK_SIZE if size % _BLOCK_SIZE == 0 else size

@@ -1,4 +1,4 @@
-"""The gated delta rule token by token: its definition, and the decode step in place by slot.
+"""The gated delta rule token by token: its definition and the decode step by slot.
 
 Per value head, with state S of shape [K, V]:
 ``S <- e^g S;  d = beta (v - S'k);  S <- S + k d';  o = S'q``.
@@ -18,7 +18,7 @@ from hybridbench.engine.kernels.rows import store_rows
 def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One recurrent pass, token by token: slow, and the definition of the other forms.
+    """Run the recurrence token by token; slow, but it defines the other forms.
 
     Args:
         q, k: [B, T, H, K], already L2-normalised, q already scaled.
@@ -45,7 +45,7 @@ def gated_delta_rule_reference(
 
 
 def gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The gates of new tokens.
+    """Compute the gates of new tokens.
 
     Args:
         a, b: [T, HV], the input projection's outputs for decay and write strength.
@@ -88,7 +88,7 @@ def gated_delta_rule_update(
     state = pool.index_select(0, slots).view(batch * heads, key_dim, value_dim)
     qk = qk.reshape(batch * heads, 2, key_dim)
     decay = g.exp().view(-1, 1, 1)
-    # Both reads use the state before the write; o = e^g S'q + (q.k) d then saves a second pass.
+    # Both reads use the state before the write: o = e^g S'q + (q.k) d saves a second pass over it.
     reads = torch.bmm(qk, state).mul_(decay)
     delta = (v.reshape(-1, value_dim) - reads[:, 1]).mul_(beta.reshape(-1, 1))
     key = qk[:, 1]

@@ -1,9 +1,10 @@
-"""The gated delta rule in Triton: gates, the decode step in place by slot, chunks of a prefill.
+"""The gated delta rule in Triton: gates, the in-place decode step by slot, chunks of a prefill.
 
-A program of a step handles some value channels of one head of one request.  A prefill has three
-kernels: what each chunk reads and writes but for the state before it, for all chunks at once; the
-states, from chunk to chunk, each program with some value channels; and the outputs, for all chunks
-at once.  Tokens are read and written where the convolution and the model have them, states by slot.
+In a decode step, a program handles some value channels of one head of one request.  A prefill runs
+three kernels.  The first computes, for all chunks in parallel, what each chunk reads and writes
+apart from the state before it.  The second computes the states chunk by chunk, some value channels
+per program.  The third computes the outputs, again for all chunks in parallel.  Tokens are read and
+written in the layouts of the convolution and the model, states by slot.
 Source: Yang et al. 2024, arXiv 2412.06464; the work is divided as in fla's
 ``fused_recurrent_gated_delta_rule`` and ``chunk_gated_delta_rule``.
 """
@@ -55,7 +56,7 @@ def _gating(
     bias = tl.load(dt_bias + head, mask=inside, other=0.0)
     step = tl.load(a + token * a_stride + head, mask=inside, other=0.0).to(rate.dtype) + bias
     strength = tl.load(b + token * b_stride + head, mask=inside, other=0.0).to(rate.dtype)
-    # log(1 + x) with the digits of x that 1 + x loses (Kahan), on which slow decays depend.
+    # Kahan's log1p keeps the digits of x that 1 + x loses; slow decays depend on them.
     grown = tl.exp(tl.minimum(step, 20.0))
     sum_ = 1.0 + grown
     exact = sum_ == 1.0
@@ -153,9 +154,9 @@ def chunk_gated_delta_rule(
 ) -> Tensor:
     """See the reference.
 
-    A segment of chunks after another, whose states go through the pool: the intermediate results
-    of a chunk of 64 tokens, 32 heads and 128 keys and values take 4 MiB, and those of a prefill of
-    8,192 tokens at once 512 MiB.
+    Segments of chunks run one after another and pass the state on through the pool, to bound
+    memory.  With 32 heads and 128 keys and values, the intermediate results of one chunk of 64
+    tokens take 4 MiB, and those of a whole prefill of 8,192 tokens would take 512 MiB.
     """
     tokens, heads = g.shape
     (key_heads, key_dim), value_dim = qk.shape[2:], v.shape[2]
@@ -166,7 +167,8 @@ def chunk_gated_delta_rule(
     size = plan.chunk_size
     chunks = max(segment.chunks for segment in plan.segments)
     reads = pool.new_empty(chunks, heads, size, key_dim)
-    # First what the tokens write if the state before their chunk is 0, then what they do write.
+    # Holds what the tokens would write with a state of 0 before their chunk; the second kernel
+    # replaces it with what they do write.
     writes = pool.new_empty(chunks, heads, size, value_dim)
     states = pool.new_empty(chunks, heads, key_dim, value_dim)
     strides = (tokens, qk.stride(0), v.stride(0))
@@ -177,8 +179,8 @@ def chunk_gated_delta_rule(
         max(LEAST_BLOCK, triton.next_power_of_2(width)) for width in (key_dim, value_dim)
     )
     levels = (shape["BLOCK_C"] // 16).bit_length() - 1
-    # Compiled for sm_90, larger blocks would spill registers; so would smaller ones of keys from
-    # chunk to chunk, where a product of 64 rows is one of a group of warps, and prefetched loads.
+    # Compiled for sm_90, larger blocks would spill registers.  So would prefetched loads and
+    # smaller blocks of keys in the second kernel: 64 rows make a product of a group of warps.
     small, wide, keys = min(32, block_v), min(64, block_v), min(32, block_k)
     g, beta = g.contiguous(), beta.contiguous()
     for segment in plan.segments:
@@ -189,7 +191,7 @@ def chunk_gated_delta_rule(
         )
         _from_chunk_to_chunk[(len(scan.counts), heads, triton.cdiv(value_dim, small))](
             *(*inputs, reads, writes, pool, slots, states, scan.starts, scan.counts),
-            # Without slots for them the plan wants no snapshots, and the pointer is not used.
+            # Without ``track_slots`` the plan has no snapshots, and this pointer is never read.
             *(slots if track_slots is None else track_slots, scan.snapshot_chunks),
             *(scan.snapshot_rows, *strides, pool.stride(0)),
             **shape,
@@ -228,7 +230,7 @@ def _within_chunks(
     BLOCK_V: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """What a chunk's tokens read of the state before it, W, and write without it, U."""
+    """Compute W, by which a chunk reads the state before it, and U, its writes without it."""
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     row = tl.arange(0, BLOCK_C)
@@ -293,7 +295,7 @@ def _from_chunk_to_chunk(
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """The state before each chunk of a request, and what the chunk's tokens write to it."""
+    """Compute the state before each chunk of a request, and what the chunk's tokens write to it."""
     rank = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     value = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -301,7 +303,7 @@ def _from_chunk_to_chunk(
     in_writes = (row < SIZE)[:, None] & (value < VALUE_DIM)[None, :]
     size = KEY_DIM * VALUE_DIM
     slot = pool + tl.load(slots + rank) * pool_stride + head * size
-    # In blocks of keys, because the products would not find registers for all of them at once.
+    # Split into blocks of keys: there are not enough registers for products with all of them.
     state = _load_state(slot, value, KEY_DIM, VALUE_DIM, BLOCK_K)
     wanted = tl.load(snapshot_chunks + rank)
     for index in range(0, tl.load(counts + rank)):
@@ -341,7 +343,7 @@ def _from_chunk_to_chunk(
 def _place_in_state(
     begin, value, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    """Where a head's state has a block of keys and values, and which of them it has."""
+    """Return the offsets of a block of keys and values in a head's state, and their mask."""
     key = begin + tl.arange(0, BLOCK_K)
     inside = (key < KEY_DIM)[:, None] & (value < VALUE_DIM)[None, :]
     return key[:, None] * VALUE_DIM + value[None, :], inside
@@ -393,7 +395,7 @@ def _outputs(
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """What the tokens of a chunk read from the state before it, and from each other's writes."""
+    """Compute what a chunk's tokens read from the state before it and from each other's writes."""
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     value = (tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V))[None, :]
@@ -425,7 +427,7 @@ def _outputs(
 
 @triton.jit
 def _decay_within(grown, row):
-    """[C, C], lower triangular: the decay factor from token j to token i."""
+    """Return the decay factors from token j to token i: [C, C], lower triangular."""
     lower = row[:, None] >= row[None, :]
     # Masked before exp, because above the diagonal the exponent is positive.
     decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0))
@@ -434,18 +436,18 @@ def _decay_within(grown, row):
 
 @triton.jit
 def _invert_unit_lower(matrix, BLOCK_C: tl.constexpr, LEVELS: tl.constexpr):
-    """The inverse of ``I + strictly_lower(matrix)``.
+    """Return the inverse of ``I + strictly_lower(matrix)``.
 
-    Forward substitution inverts the diagonal blocks of 16 rows, all at once.  Then, for two
-    diagonal blocks ``X`` and ``Z`` of the inverse, with the block ``Y`` of the matrix below ``X``
-    and left of ``Z``, the corner of the block twice as large is ``-Z Y X``.
+    Forward substitution inverts all diagonal blocks of 16 rows in parallel.  Each level then merges
+    neighbouring diagonal blocks ``X`` and ``Z`` of the inverse: where ``Y`` is the block of the
+    matrix below ``X`` and left of ``Z``, the inverse has ``-Z Y X``.
     """
     row = tl.arange(0, BLOCK_C)
     in_block = row[:, None] // 16 == row[None, :] // 16
     inverse = tl.where(row[:, None] == row[None, :], 1.0, 0.0).to(matrix.dtype)
     for index in range(1, 16):
         is_row = (row % 16 == index)[:, None] & in_block
-        # A column has one number of these rows.
+        # Each column has a single entry in these rows, so the sum picks it.
         weight = tl.sum(tl.where(is_row & (row[:, None] > row[None, :]), matrix, 0.0), axis=0)
         known = tl.sum(weight[:, None] * inverse, axis=0)
         inverse -= tl.where(is_row, known[None, :], 0.0)

@@ -1,1 +1,1 @@
-"""Stores of new keys and values into their slots of a pool."""
+"""Store new keys and values into their slots of a pool."""

@@ -1,4 +1,4 @@
-"""Store keys and values of new tokens by slot: plain PyTorch."""
+"""Store the keys and values of new tokens by slot: plain PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def store_kv(key_buffer: Tensor, value_buffer: Tensor, loc: Tensor, k: Tensor, v
 
     Args:
         key_buffer, value_buffer: [S, Hkv, hd], contiguous, one layer of the pool.
-        loc: [T] int64, distinct except for the dump's slots.
+        loc: [T] int64, distinct except for the dump slots.
         k, v: [T, Hkv, hd], cast to the buffers' dtype; only the first dimension may have gaps.
     """
     key_buffer.index_copy_(0, loc, k.to(key_buffer.dtype))

@@ -1,4 +1,4 @@
-"""Store keys and values of new tokens by slot: one program per token."""
+"""Store the keys and values of new tokens by slot: one program per token."""
 
 from __future__ import annotations
 

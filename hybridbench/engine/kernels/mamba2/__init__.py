@@ -1,1 +1,1 @@
-"""The selective state space of Mamba2: one token, whole chunks, and the definition of both."""
+"""Mamba2's selective state space: definition, decode step and chunked prefill."""

@@ -2,8 +2,8 @@
 
 Inside a chunk of C tokens, with G = cumsum(dt A) and D_ij = e^{G_i - G_j} dt_j for i >= j:
 ``Y = ((C B') . D) X + (C e^G) S'``, and ``S <- e^{G_C} S + (X dt e^{G_C-G})' B`` from chunk to
-chunk.  The plan of the gated delta rule lays out chunks and snapshots; a dt of 0 in
-padding neither writes nor decays.
+chunk.  Chunks and snapshots are laid out by the gated delta rule's plan.  Padding has a dt of 0,
+so it neither writes nor decays.
 
 Source: Dao and Gu 2024, arXiv 2405.21060, section 6.
 """
@@ -32,16 +32,16 @@ def mamba2_chunk_scan(
     """Process all new tokens of several requests, in chunks.
 
     Args:
-        x: [rows, H, P]; the plan names the row of each token.
+        x: [rows, H, P]; ``plan.conv_rows`` is the row of each chunk place.
         dt: [T, H] in the state's dtype, at least 0.
         a: [H], below 0.
-        d: [H], the share of a token's own x in its output.
+        d: [H], weight of a token's own x in its output.
         bc: [rows, 2, G, N], B (written) above C (read); H is a multiple of G.
         pool: [S, H, P, N]; rows ``slots`` are read and overwritten.
         slots: [R] int64, in the order of the plan.
         plan: the layout.
-        track_slots: [S] int64, slots for the states that the plan wants, in the order of the
-            requests.  None if there are none.
+        track_slots: [S] int64, slots for the plan's snapshots, in the order of the requests.
+            None if there are none.
 
     Returns:
         [T, H, P] in the state's dtype, owned by the caller.
@@ -79,7 +79,7 @@ def _scan(
     plan: ChunkPlan,
     snapshots: Tensor | None,
 ) -> Tensor:
-    """[M, C, H, P]: the outputs of M chunks; ``state`` is overwritten, ``snapshots`` filled."""
+    """Return the outputs [M, C, H, P]; overwrite ``state`` and fill ``snapshots``."""
     chunks, size, heads, head_dim = x.shape
     groups, width = bc.shape[3:]
     repeats = heads // groups
@@ -98,7 +98,7 @@ def _scan(
     output = torch.matmul(attention, values)
     grown = log_decay.exp()
     last = (log_decay[..., -1:] - log_decay).exp_().mul_(steps)
-    # [M, G, H/G * P, C]: the heads of a group write with one product.
+    # [M, G, H/G * P, C]: one product writes for all heads of a group.
     written = (values * last.unsqueeze(3)).transpose(2, 3).reshape(chunks, groups, -1, size)
     written = torch.matmul(written, write).view(chunks, heads, head_dim, width)
     start = 0

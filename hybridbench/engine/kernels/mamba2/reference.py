@@ -14,7 +14,7 @@ from hybridbench.engine.kernels.rows import store_rows
 def mamba2_reference(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The definition of the other forms, for one request.
+    """Run the recurrence over one request; this defines the other forms.
 
     Args:
         x: [T, H, P]; may be empty.
@@ -70,6 +70,6 @@ def mamba2_state_update(
     state.view(shape).addcmul_(scaled, write[:, :, None, None])
     target, rows = (pool, slots) if into is None else into
     store_rows(target, rows, state)
-    # [R*G, H/G * P, N] times [R*G, N, 1]: the heads of a group read with one product.
+    # [R*G, H/G * P, N] times [R*G, N, 1]: one product reads for all heads of a group.
     rows_of_group = state.view(requests * groups, heads // groups * head_dim, size)
     return torch.bmm(rows_of_group, read.reshape(-1, size, 1)).view(requests, heads, head_dim)

@@ -1,9 +1,9 @@
-"""Mamba2 in Triton: the decode step in place by slot, and the chunks of a prefill.
+"""Mamba2 in Triton: the in-place decode step by slot, and the chunks of a prefill.
 
-A program of a step handles some channels of one head of one request.  In a prefill all chunks are
-processed at once, but for the states between them, which one pass over the chunks makes from what
-each of them adds.  Tokens are read and written where the convolution and the model have them,
-states by slot.  Source: Dao and Gu 2024, arXiv 2405.21060, section 7.
+In a decode step, a program handles some channels of one head of one request.  A prefill processes
+all chunks in parallel, except for one sequential pass that computes the states between chunks from
+each chunk's contribution.  Tokens are read and written in the layouts of the convolution and the
+model, states by slot.  Source: Dao and Gu 2024, arXiv 2405.21060, section 7.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def mamba2_chunk_scan(
     assert pool[0].is_contiguous()
     output = torch.empty((tokens, heads, head_dim), dtype=dt.dtype, device=dt.device)
     chunks, size, scan = sum(plan.alive), plan.chunk_size, plan.scan
-    # First what each chunk adds to the state, then the state before it.
+    # Holds what each chunk adds to the state; ``_states_before`` replaces it with the state before.
     states = pool.new_empty(chunks, heads, head_dim, width)
     fades = pool.new_empty(chunks, heads)
     inputs = (x, dt.contiguous(), a, bc, plan.conv_rows, plan.gate_rows)
@@ -91,7 +91,7 @@ def mamba2_chunk_scan(
     numbers = heads * head_dim * width
     _states_before[(len(slots), triton.cdiv(numbers, _NUMBERS_PER_BLOCK))](
         *(pool, slots, states, fades, scan.starts, scan.counts),
-        # Without slots for them the plan wants no snapshots, and the pointer is not used.
+        # Without ``track_slots`` the plan has no snapshots, and this pointer is never read.
         *(slots if track_slots is None else track_slots, scan.snapshot_chunks, scan.snapshot_rows),
         pool.stride(0),
         HEADS=heads,
@@ -172,7 +172,7 @@ def _added(
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """What a chunk adds to the state, and the factor by which it fades what was there."""
+    """Compute what a chunk adds to the state, and the factor by which the old state decays."""
     over_columns: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -211,7 +211,7 @@ def _states_before(
     NUMBERS_OF_HEAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Replace what each chunk adds by the state before it, from chunk to chunk of a request."""
+    """Replace each chunk's contribution with the state before it, chunk by chunk of a request."""
     rank = tl.program_id(0).to(tl.int64)
     number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = number < HEADS * NUMBERS_OF_HEAD
@@ -257,7 +257,7 @@ def _outputs(
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """What the tokens of a chunk read from the state before it, and from each other."""
+    """Compute what a chunk's tokens read from the state before it and from each other."""
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     channel = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -293,7 +293,7 @@ def _outputs(
 
 @triton.jit
 def _decay(dt, a, token, head, in_row, HEADS: tl.constexpr):
-    """The steps of a chunk; the logarithm of the decay up to each of them, and of them all."""
+    """Return a chunk's steps (dt), the log decay up to each, and the total log decay."""
     step = tl.load(dt + token * HEADS + head, mask=in_row, other=0.0)
     rates = step * tl.load(a + head)
     return step, tl.cumsum(rates, axis=0), tl.sum(rates, axis=0)

@@ -1,1 +1,1 @@
-"""Experts chosen per token, plus one shared expert."""
+"""Mixture of experts: choose the experts of each token and compute them."""

@@ -1,8 +1,8 @@
-"""Routed experts with a gated linear unit each: two forms of one operation, in plain PyTorch.
+"""Routed experts, each a gated linear unit: two forms of one operation, in plain PyTorch.
 
 ``sum_e w_te * down_e(silu(gate_e x_t) * up_e x_t)`` over the experts e chosen for token t.  The
 dense form computes every expert for every token: more arithmetic, few calls.  The sorted form
-computes the chosen ones, two products per expert.  The caller decides which is faster.
+computes only the chosen experts, with two products each.  The caller picks the faster one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
-    """The experts of each token, and their weights.
+    """Choose the experts of each token and their weights.
 
     Args:
         scores: [T, E], logits of the router.
@@ -28,19 +28,19 @@ def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     """
     best, chosen = scores.topk(top_k, dim=-1)
     if normalise:
-        # Normalised over the chosen experts, a softmax over all equals one over the chosen.
+        # A softmax over all experts, normalised over the chosen, equals one over the chosen.
         return best.softmax(dim=-1), chosen
     return scores.softmax(dim=-1).gather(1, chosen), chosen
 
 
 def experts_dense(gate_up: Tensor, weights: Tensor, chosen: Tensor, out: Tensor) -> None:
-    """Compute the weighted hidden rows of all experts; unchosen ones are zero.
+    """Compute the weighted hidden rows of all experts; those of unchosen experts are zero.
 
     Args:
         gate_up: [T, E, 2, I], ``x`` times the gate and up matrices of all experts.
         weights: [T, k], routing weights.
         chosen: [T, k] int64, distinct experts of each token.
-        out: [T, E, I], written: rows to be multiplied by the stacked down matrices.
+        out: [T, E, I], overwritten with the rows to multiply by the stacked down matrices.
     """
     spread = weights.new_zeros(gate_up.shape[:2]).scatter_(1, chosen, weights)
     hidden = functional.silu(gate_up[:, :, 0])
@@ -48,13 +48,13 @@ def experts_dense(gate_up: Tensor, weights: Tensor, chosen: Tensor, out: Tensor)
 
 
 def swiglu(both: Tensor) -> Tensor:
-    """``silu(gate) * up`` for [n, 2*I], gate before up: [n, I]."""
+    """Return ``silu(gate) * up`` [n, I] for [n, 2*I], gate before up."""
     width = both.shape[1] // 2
     return functional.silu(both[:, :width]).mul_(both[:, width:])
 
 
 def clamped_swiglu(both: Tensor, alpha: float, limit: float) -> Tensor:
-    """``gate * sigmoid(alpha gate) * (up + 1)`` for [n, 2*I], gate before up: [n, I].
+    """Return ``gate * sigmoid(alpha gate) * (up + 1)`` [n, I] for [n, 2*I], gate before up.
 
     The gate is clamped to at most ``limit``, and ``up`` to plus or minus ``limit``.
     """
@@ -81,7 +81,7 @@ def experts_sorted(
         chosen: [T, k] int64, distinct experts of each token.
         gate_up: [E, 2*I, h]; rows are gate then up.
         down: [E, I, h].
-        biases: for the two matrices, [E, 2*I] and [E, h].
+        biases: of the two matrices, [E, 2*I] and [E, h].
         unit: maps [n, 2*I] to hidden rows [n, I] that the caller may modify.
 
     Returns:
@@ -107,7 +107,7 @@ def experts_sorted(
 
 
 def _per_expert(rows: Tensor, matrices: Tensor, counts: list[int], out: Tensor) -> None:
-    """``out[segment e] = rows[segment e] @ matrices[e]`` for segments of ``counts`` rows."""
+    """Set ``out[segment e] = rows[segment e] @ matrices[e]`` for segments of ``counts`` rows."""
     start = 0
     for expert, count in enumerate(counts):
         if count:

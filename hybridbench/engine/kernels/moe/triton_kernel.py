@@ -1,10 +1,10 @@
-"""The choice of experts, and the products of the chosen ones, in Triton.
+"""Choose experts and compute the products of the chosen ones, in Triton.
 
 Pairs of a token and one of its experts are sorted by expert; a tile is some pairs of one expert.
-Tiles are listed on the device, so that the host need not wait for their number, and taken in turn
-by as many programs as run at once.  The first product gathers the rows of the tokens, the second
-scatters its own.  Tiles of one expert are adjacent, so that its matrices are read from the cache
-(the grouped order of Triton's tutorial on products).
+Tiles are listed on the device, so that the host need not wait for their number.  As many programs
+as can run at once take tiles in turn.  The first product gathers the tokens' rows, the second
+scatters its result.  Tiles of one expert are adjacent, so that its matrices are read from the cache
+(the grouped order of Triton's matrix multiplication tutorial).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hybridbench.engine.kernels.moe.reference import swiglu
 
 @dataclass(frozen=True)
 class Tile:
-    """What a program multiplies: ``pairs`` x ``columns``, summed over ``inputs`` at a time."""
+    """One program's share of a product: ``pairs`` x ``columns``, ``inputs`` summed at a time."""
 
     pairs: int
     columns: int
@@ -31,7 +31,7 @@ class Tile:
     stages: int = 3
 
     def programs(self, itemsize: int, shared_bytes: int) -> int:
-        """Programs that run at once on a multiprocessor with ``shared_bytes`` of shared memory."""
+        """Return how many programs fit on a multiprocessor with ``shared_bytes`` of memory."""
         taken = self.stages * self.inputs * (self.pairs + self.columns) * itemsize
         return max(1, min(_WARPS_AT_ONCE // self.warps, shared_bytes // taken))
 
@@ -39,20 +39,20 @@ class Tile:
 _PRECISE = Tile(16, 64, 32)
 """For float32 and float64, which tensor cores do not multiply exactly."""
 _TILES = (
-    # Few pairs: reading the matrices takes all the time, so more of them are on their way.
+    # With few pairs, time goes into reading the matrices, so more stages prefetch them.
     (8, Tile(16, 64, 128, stages=4)),
     (32, Tile(32, 64, 64, stages=4)),
     (128, Tile(64, 128, 64)),
 )
-"""For half precision: the tile up to a mean number of pairs per expert."""
+"""For half precision: each tile, after the largest mean number of pairs per expert it suits."""
 _LARGEST = Tile(128, 128, 64, warps=8)
 _TILES_PER_GROUP = 8
 _WARPS_AT_ONCE = 16
-"""The most warps of the programs of one multiprocessor."""
+"""Maximum number of warps on one multiprocessor."""
 _REGISTERS = 128
-"""The most of a thread: a multiprocessor has 65,536 for its warps of 32 threads."""
+"""Maximum per thread: a multiprocessor has 65,536 registers for its warps of 32 threads."""
 _INTERPRETED = 2
-"""Programs in the interpreter, which has no multiprocessors: each takes several tiles."""
+"""Number of programs in the interpreter, which has no multiprocessors; each takes several tiles."""
 _LISTED_PER_PROGRAM = 32
 
 
@@ -98,7 +98,7 @@ def experts_sorted(
     products.multiply(x, gate_up.transpose(1, 2), biased[0], both, first=True, gated=fused)
     mixed = x.new_empty(len(order), hidden)
     products.multiply(both if fused else unit(both), down, biased[1], mixed)
-    # Summed in the order of the tokens, so that sums do not depend on the order of the programs.
+    # Summed in token order, so that the result does not depend on the order of the programs.
     return mixed.view(tokens, per_token, hidden).sum(dim=1)
 
 
@@ -109,10 +109,12 @@ def _tile_for(dtype: torch.dtype, pairs_per_expert: int) -> Tile:
 
 
 def _listed(owners: Tensor, experts: int, tile: Tile) -> tuple[Tensor, Tensor]:
-    """[n, 3]: the expert of each tile, its first pair, and the end of the expert's pairs; [1]: how
-    many of these there are.
+    """List the tiles of all experts.
 
-    n is an upper limit, whatever the counts; the rest is not written.
+    Returns:
+        [n, 3]: each tile's expert, its first pair, and the end of the expert's pairs; and [1]: the
+        number of tiles.  n is an upper bound for any distribution; rows past the tiles are not
+        written.
     """
     pairs = len(owners)
     most = pairs // tile.pairs + min(experts, pairs)
@@ -136,13 +138,13 @@ def _programs_at_once(device: torch.device, tile: Tile, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class _Products:
-    """What both products of a call have in common."""
+    """The inputs that both products of a call share."""
 
     tile: Tile
     tiles: Tensor
     count: Tensor
     order: Tensor
-    """[n]: the pairs, counted token after token, sorted by expert."""
+    """[n]: indices of the pairs in token order, sorted by expert."""
     weights: Tensor
     per_token: int
 
@@ -162,7 +164,8 @@ class _Products:
             rows: [T, in] if ``first``, else [n, in], sorted by expert.
             matrices: [E, in, out]; [E, in, 2*out] if ``gated``.
             bias: [E, out].
-            out: [n, out], written: sorted by expert if ``first``, else weighted, token after token.
+            out: [n, out], overwritten: sorted by expert if ``first``, else weighted, in token
+                order.
             first: whether this is the first product of the call.
             gated: whether ``out`` is ``silu(gate) * up``, gate before up in the matrices.
         """
@@ -237,7 +240,7 @@ def _list_tiles(
 ):
     expert = tl.arange(0, BLOCK_E)
     start = _first_of(owners, expert, pairs, steps)
-    # After the last expert there are no pairs.
+    # There are no pairs after the last expert, so its end is the total.
     end = _first_of(owners, expert + 1, pairs, steps)
     needed = (end - start + BLOCK_M - 1) // BLOCK_M
     behind = tl.cumsum(needed, axis=0)
@@ -255,7 +258,7 @@ def _list_tiles(
 
 @triton.jit
 def _first_of(owners, expert, pairs, steps):
-    """The first of the sorted pairs that belongs to ``expert`` or a later one: bisection."""
+    """Bisect for the first of the sorted pairs that belongs to ``expert`` or a later one."""
     low = expert * 0
     high = low + pairs
     for _ in range(steps):
@@ -292,7 +295,7 @@ def _multiply(
     SUM: tl.constexpr,
 ):
     filled = tl.load(count).to(tl.int32)
-    # One stage: with two, the sums of two tiles would need registers.
+    # One stage: with two, the sums of two tiles would take up registers.
     for work in tl.range(tl.program_id(0), filled * BLOCKS, tl.num_programs(0), num_stages=1):
         # All tiles of a group come before the next block of columns.
         begin = work // (GROUP * BLOCKS) * GROUP
@@ -328,7 +331,7 @@ def _multiply(
             total += added.to(SUM)[None, :]
         place = pair
         if not FIRST:
-            # Not before the sums: it would take registers from them.
+            # Loaded only here, because it would take registers from the sums.
             place = tl.load(order + pair, mask=in_row, other=0)
             total *= tl.load(weights + place, mask=in_row, other=0.0).to(SUM)[:, None]
         out_at = out + place[:, None] * OUTPUTS + column[None, :]

@@ -1,1 +1,1 @@
-"""The slots of new tokens within the pages allocated for them."""
+"""Find the slots of new tokens within the pages allocated for them."""

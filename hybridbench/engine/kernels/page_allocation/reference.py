@@ -1,7 +1,6 @@
-"""The slots of new tokens within the pages allocated for them: plain numpy.
+"""Find the slots of new tokens within the pages allocated for them: plain numpy.
 
-The engine's allocators keep their indices on the host, whatever the device, so this form runs
-everywhere.
+The engine's allocators keep their indices on the host, so they use this form on every device.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ def alloc_extend(
     page_size: int,
     extend_num_tokens: int,
 ) -> _Ints:
-    """Slots of positions prefix_len to seq_len of each request, request after request.
+    """Return the slots of positions prefix_len to seq_len (exclusive), request after request.
 
     Each request first fills the page of its last token, then takes new pages in order.
 
     Args:
         prefix_lens, seq_lens: [B], lengths before and after.
-        last_loc: [B], slot of each request's position prefix_len - 1; arbitrary if there is none.
+        last_loc: [B], slot of each request's position prefix_len - 1; ignored if there is none.
         pages: at least as many as the requests need in total.
         page_size: tokens of a page.
         extend_num_tokens: sum of the differences of the lengths, at least 1.
@@ -35,7 +34,7 @@ def alloc_extend(
         [extend_num_tokens] int64.
     """
     lengths = seq_lens - prefix_lens
-    # For each token: its position in its request, and the index of its page in `pages`.
+    # The position of each token in its request.
     segment_start = np.cumsum(lengths) - lengths
     position = np.arange(extend_num_tokens) + np.repeat(prefix_lens - segment_start, lengths)
     continued: _Ints = position + np.repeat(last_loc + 1 - prefix_lens, lengths)
@@ -54,11 +53,11 @@ def alloc_extend(
 def alloc_decode(
     begins_page: NDArray[np.bool_], last_loc: _Ints, pages: _Ints, page_size: int
 ) -> _Ints:
-    """The slot of each request's newest token: the next one, or the first of a new page.
+    """Return the slot of each request's newest token: the next one, or the first of a new page.
 
     Args:
         begins_page: [B], whether that token begins a page.
-        last_loc: [B], slot of the previous token; arbitrary if there is none.
+        last_loc: [B], slot of the previous token; ignored if there is none.
         pages: one for each request that begins a page.
         page_size: tokens of a page.
 

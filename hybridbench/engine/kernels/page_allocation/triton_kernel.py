@@ -1,7 +1,7 @@
-"""The slots of new tokens within the pages allocated for them, for an allocator on the device.
+"""Find the slots of new tokens within the pages allocated for them, on the device.
 
-The arguments are those of the reference, as tensors.  Source: SGLang's ``alloc_extend_kernel`` and
-``alloc_decode_kernel``: one program per request, which adds up the needs of the requests before it.
+The arguments are the reference's, as tensors.  One program per request adds up the needs of the
+requests before it.  Source: SGLang's ``alloc_extend_kernel`` and ``alloc_decode_kernel``.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from torch.nn import functional
 from hybridbench.engine.kernels.index_arrays import to_device
 
 _QUERY_BLOCK = 256
-# A decode batch is cut into groups of similar length: padding gathers at most this factor more,
+# A decode batch is cut into groups of similar length.  Padding may enlarge a group by this factor,
 _PADDING_FACTOR = 1.5
-# unless the group is so small that another call costs more than its padding.
+# or by this many slots, below which another call costs more than the padding.
 _PADDING_FREE = 512
 
 
@@ -31,7 +31,7 @@ class DecodeGroup:
     """Requests of similar length that share one padded gather."""
 
     requests: Tensor | None
-    """[b] int64, indices into the batch; None is the whole batch, in order."""
+    """[b] int64, indices into the batch; None means the whole batch, in order."""
     slots: Tensor
     """[b * longest] int64; padding repeats a slot of the same request."""
     mask: Tensor | None
@@ -53,7 +53,7 @@ class DecodePlan:
     slots: Tensor
     """The slots that the queries see, query after query."""
     dtype: torch.dtype
-    """The dtype of the queries, and so of the masks."""
+    """The dtype of the queries and masks."""
 
     @classmethod
     def build(
@@ -64,14 +64,14 @@ class DecodePlan:
         device: torch.device,
         window: int | None = None,
     ) -> DecodePlan:
-        """Determine what each query sees of ``kv_indices``.
+        """Determine which of ``kv_indices`` each query sees.
 
         Args:
             seq_lens: [B], tokens that each query may see, including its own.
             kv_indices: [sum(seq_lens)], slot of every position, request after request.
             dtype: dtype of the queries.
             device: device of the index tensors.
-            window: each query sees only this many of the last tokens; None is all.
+            window: number of last tokens that each query sees; None for all.
         """
         starts, lens, slots = (
             to_device(array, device) for array in (*seen_slots(seq_lens, window), kv_indices)
@@ -103,7 +103,8 @@ class DecodePlan:
             requests = to_device(members, device)
         longest = int(lens.max())
         places = np.arange(longest, dtype=np.int64)
-        # Padding reads the request's own last slot, which is finite; unused slots may not be.
+        # Padding reads the request's own last slot, whose values are finite; those of unused slots
+        # may not be.
         inside = np.minimum(places, lens[:, None] - 1)
         slots = torch.from_numpy(all_slots[(starts[:, None] + inside).ravel()])
         mask = None
@@ -117,8 +118,9 @@ class DecodePlan:
 def seen_slots(
     seq_lens: Sequence[int], window: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where each query's slots begin in the list of all requests' slots, and how many there are:
-    [B] each.  With a ``window``, only that many of the last.
+    """Return the start and number of each query's slots in the list of all requests' slots.
+
+    Both are [B].  With a ``window``, a query sees only its last ``window`` slots.
     """
     lens = np.asarray(seq_lens, dtype=np.int64)
     ends = np.cumsum(lens)
@@ -133,13 +135,13 @@ def decode_attention(
     plan: DecodePlan,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """One query per request over the slots that the plan makes visible.
+    """Attend with one query per request to the slots that the plan makes visible.
 
     Args:
         q: [B, H, hd]; H is a multiple of the key heads.
         key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool.
         plan: the plan for these requests.
-        sinks: [H], logits added to the denominators of the softmax, without a value.
+        sinks: [H], logits that enter only the denominators of the softmax.
 
     Returns:
         [B, H, hd], owned by the caller.
@@ -166,7 +168,7 @@ def decode_attention(
 
 @dataclass(frozen=True)
 class ExtendRequest:
-    """One request of a prefill step: new tokens [first, first + count) of T, after a prefix."""
+    """One request of a prefill step: tokens [first, first + count) of T, after a prefix."""
 
     first: int
     count: int
@@ -177,14 +179,14 @@ class ExtendRequest:
 
 @dataclass(frozen=True)
 class ExtendTiles:
-    """The queries of a prefill step in tiles of one request each; int64, on the step's device."""
+    """A prefill step's queries in tiles, each within one request; int64, on the step's device."""
 
     requests: Tensor
     """[n]: the request of each tile."""
     begins: Tensor
-    """[n]: a tile's first query, counted from the first of its request."""
+    """[n]: index of a tile's first query within its request."""
     spans: Tensor
-    """[R, 4], per request: first query of T, queries, prefix, first slot in ``slots``."""
+    """[R, 4]: first query of T, number of queries, prefix length, first slot in ``slots``."""
     slots: Tensor
     """Slot of every position, request after request."""
 
@@ -193,12 +195,14 @@ class ExtendTiles:
 class ExtendPlan:
     """The keys that a prefill step reads; shared by all attention layers.
 
-    With a ``window`` each query sees this many of the last tokens, including its own.  Each
+    With a ``window``, each query sees that many of the last tokens, including its own.  Each
     implementation has its own layout, which is built on first use.
     """
 
     spans: tuple[tuple[int, int, int, int], ...]
-    """Per request: first query of T, queries, prefix, first slot in ``kv_indices``."""
+    """Per request: first query of T, number of queries, prefix length, first slot in
+    ``kv_indices``.
+    """
     kv_indices: npt.NDArray[np.int64]
     device: torch.device
     window: int | None = None
@@ -215,7 +219,7 @@ class ExtendPlan:
     ) -> ExtendPlan:
         """Cut ``kv_indices`` (slot of every position, request after request) into requests.
 
-        The part of a prefix before the ``window`` of its first new token is left out.
+        Prefix tokens before the first new token's ``window`` are left out.
         """
         spans = []
         first = end = 0
@@ -256,13 +260,14 @@ def extend_attention(
     plan: ExtendPlan,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention of each request's new tokens over its prefix and themselves.
+    """Attend causally with each request's new tokens to its prefix and to each other.
 
     Args:
         q: [T, H, hd]; H is a multiple of the key heads.
-        key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool, the new tokens stored.
+        key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool that already holds the new
+            tokens.
         plan: the plan for these requests.
-        sinks: [H], logits added to the denominators of the softmax, without a value.
+        sinks: [H], logits that enter only the denominators of the softmax.
 
     Returns:
         [T, H, hd], owned by the caller.
@@ -278,11 +283,11 @@ def extend_attention(
     for request in plan.requests:
         keys = key_buffer.index_select(0, request.slots).transpose(0, 1)
         values = value_buffer.index_select(0, request.slots).transpose(0, 1)
-        # Blocks of queries limit the size of the mask, and skip the keys after each block.
+        # Blocks of queries bound the size of the mask and skip the keys after each block.
         for begin in range(0, request.count, _QUERY_BLOCK):
             end = min(begin + _QUERY_BLOCK, request.count)
             visible = request.prefix_len + end
-            # The first query of a block sees furthest back.
+            # The first query of a block sees the furthest back.
             hidden = 0 if plan.window is None else max(0, visible - (end - begin) + 1 - plan.window)
             rows = slice(request.first + begin, request.first + end)
             folded[:, :, rows] = _attend_causally(
@@ -303,14 +308,14 @@ def attention_reference(
     window: int | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """The definition of both forms, for one request and query by query.
+    """Attend query by query for one request; this defines both forms.
 
     Args:
         q: [T, H, hd], queries at positions prefix_len, prefix_len + 1, ...
         keys, values: [prefix_len + T, Hkv, hd], in order of position.
         prefix_len: tokens before the first query.
-        window: tokens that a query sees, including its own; None is all up to its own.
-        sinks: [H], a logit of each head that is added to the softmax, without a value.
+        window: tokens that a query sees, including its own; None for all up to its own.
+        sinks: [H], one logit per head that enters only the denominator of the softmax.
 
     Returns:
         [T, H, hd].
@@ -333,8 +338,9 @@ def attention_reference(
 def _attend_causally(
     queries: Tensor, keys: Tensor, values: Tensor, window: int | None, sink: Tensor | None
 ) -> Tensor:
-    """The last query sees all keys, the one before it all but one, and so on; at most ``window``
-    each.
+    """Attend so that the last query sees all keys, the one before it all but one, and so on.
+
+    With a ``window``, each query sees at most that many.
     """
     count, visible = queries.shape[2], keys.shape[2]
     slides = window is not None and visible > window
@@ -352,8 +358,10 @@ def _attend_causally(
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sink: Tensor | None
 ) -> Tensor:
-    """Softmax attention over [n, Hkv, T, hd]; ``mask`` is added to the scores, ``sink``, whose
-    heads are in the same dimension, only to the denominator.
+    """Compute softmax attention over [n, Hkv, T, hd].
+
+    ``mask`` is added to the scores.  ``sink`` has its heads in the same dimension and enters only
+    the denominator.
     """
     if sink is None:
         return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
@@ -373,7 +381,7 @@ def _attend(
 
 
 def _group_bounds(sorted_lens: Sequence[int]) -> list[int]:
-    """Where to cut ascending lengths so that no group gathers much more than it needs."""
+    """Return where to cut ascending lengths so that no group gathers much padding."""
     bounds = [0]
     used = 0
     for i, length in enumerate(sorted_lens):

@@ -1,8 +1,8 @@
 """Grouped-query attention over keys and values stored by slot: online softmax in Triton.
 
-A program handles the query heads that share a key head, so that each key is read once for all of
-them: of one request in a decode step, of some of its new tokens in a prefill.  Products are in the
-type of the queries, sums in float32 at least.
+A program handles the query heads that share a key head, so that it reads each key once for all of
+them.  In a decode step it serves one request, in a prefill a tile of one request's new tokens.
+Products are in the queries' dtype, sums in at least float32.
 Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); the work is divided as in
 SGLang's ``decode_attention``.
 """
@@ -17,12 +17,12 @@ from torch import Tensor
 from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 
 _KEYS_PER_BLOCK = 32
-# Of a prefill: rows (a query head of a token each) and keys of a product on tensor cores, ...
+# Rows and keys of a prefill's products on tensor cores; a row is one query head of one token.
 _ROWS_PER_TILE = 128
 _KEYS_PER_TILE = 64
-# Wide heads take half as many keys: the shared memory of an A100 holds no more.
+# Wider heads take half as many keys: the shared memory of an A100 holds no more.
 _WIDE_HEAD = 128
-# ... and rows of one in single or double precision, which they do not multiply exactly.
+# Rows in single or double precision, which tensor cores do not multiply exactly.
 _PRECISE_ROWS_PER_TILE = 32
 # The smallest side of a matrix product in Triton.
 _LEAST_BLOCK = 16
@@ -184,7 +184,7 @@ def _extend(
     span, begin = spans + 4 * tl.load(requests + tile), tl.load(begins + tile)
     first, count = tl.load(span), tl.load(span + 1)
     prefix_len, start = tl.load(span + 2), tl.load(span + 3)
-    # A row is a query head of a token.
+    # A row is one query head of one token.
     row = tl.arange(0, TOKENS * BLOCK_G)
     token = begin + row // BLOCK_G
     member = row % BLOCK_G
@@ -202,10 +202,10 @@ def _extend(
     own = prefix_len + token
     visible = prefix_len + tl.minimum(begin + TOKENS, count)
     hidden = begin * 0
-    # Whole blocks that the first query sees, and so every other.
+    # The end of the whole blocks that the first query sees; all other queries see these too.
     seen_by_all = (prefix_len + begin + 1) // BLOCK_N * BLOCK_N
     if WINDOW:
-        # The first query of a tile sees furthest back.
+        # The first query of a tile sees the furthest back.
         hidden = tl.maximum(prefix_len + begin + 1 - WINDOW, 0)
         seen_by_all = hidden
     for first_key in range(hidden, seen_by_all, BLOCK_N):
@@ -245,9 +245,10 @@ def _attend(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Add the keys at ``position``: all, or if MASKED those before ``end``, where ``seen``.
+    """Add the keys at ``position``; if MASKED, only those before ``end`` that are ``seen``.
 
-    ``mixed / whole`` is the softmax so far, with the largest score ``peak`` subtracted from all.
+    ``mixed / whole`` is the attention output so far; ``peak``, the largest score, is subtracted
+    from all scores.
     """
     dim = tl.arange(0, BLOCK_D)
     inside = position < end
@@ -262,7 +263,7 @@ def _attend(
     if MASKED:
         scores = tl.where(seen & inside[None, :], scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-    # A query that has seen no key yet has no peak; 0 keeps its shares zero and finite.
+    # A query that has not seen a key has no peak; an anchor of 0 keeps its shares at 0, not NaN.
     anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     shrunk = tl.exp(peak - anchor)
     shares = tl.exp(scores - anchor[:, None])
@@ -272,5 +273,5 @@ def _attend(
 
 @triton.jit
 def _store_mixed(output, mixed, whole, inside):
-    # Rows that only fill the tile have seen nothing.
+    # Padding rows of a tile have seen no keys.
     tl.store(output, mixed / tl.where(whole == 0.0, 1.0, whole)[:, None], mask=inside)

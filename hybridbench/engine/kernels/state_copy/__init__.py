@@ -1,1 +1,1 @@
-"""Copies of whole states, all layers of them, from slot to slot."""
+"""Copy whole states, across all layers, from slot to slot."""

@@ -1,4 +1,4 @@
-"""Copy the states of all layers from rows of some tensors to rows of others: plain PyTorch."""
+"""Copy the states of all layers between rows of tensors: plain PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def copy_states(
 
     Args:
         targets: each [S, ...] contiguous, slot by slot: all layers of a slot are adjacent.
-        target_rows: [n] int64, distinct, and none of them a source row.
+        target_rows: [n] int64, distinct; none may be a source row.
         sources: each like its target except for the number of rows.
         source_rows: [n] int64.
     """

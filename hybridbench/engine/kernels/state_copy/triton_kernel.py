@@ -1,4 +1,4 @@
-"""Copy the states of all layers from row to row: a program moves a part of one slot."""
+"""Copy the states of all layers between rows: each program copies part of one slot."""
 
 from __future__ import annotations
 
