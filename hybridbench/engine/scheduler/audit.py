@@ -1,6 +1,7 @@
-"""Slot by slot: compare what every holder claims with the other holders and with the ledger.
+"""Compare each holder's claims, slot by slot, with the other holders' and with the ledger.
 
-Slow (it walks pools and tree) and exact: for tests, for checkpoints, and to name missing slots.
+Exact but slow, because it walks the pools and the tree: for tests and checkpoints, and to name
+missing slots.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from hybridbench.engine.scheduler.pools import Pools
 
 _STATE_POOLS = ("mamba", "host_mamba")
 
-# Messages cut long lists of slots; the violation itself has all of them.
+# Messages truncate long lists of slots; the violation itself has all of them.
 SHOWN_SLOTS = 8
 
 
 class ViolationKind(StrEnum):
-    """Which law is broken."""
+    """The invariant that is violated."""
 
     RESIDUAL = "residual"  # slots unaccounted for, or counted twice
     WAITING_HELD = "waiting_held"  # a waiting request holds something between steps
     IN_FLIGHT_AT_IDLE = "in_flight_at_idle"
     LOCKED_AT_IDLE = "locked_at_idle"
-    ALIAS = "alias"  # one slot, two holders
-    LEDGER = "ledger"  # the holder's record and the allocator's account differ
+    ALIAS = "alias"  # one slot has two holders
+    LEDGER = "ledger"  # a holder's record and the allocator's ledger differ
     TREE = "tree"  # the cache's own check failed
     LIMIT = "limit"  # a step is larger than configured
     PASSED_OVER = "passed_over"  # a request waits although nothing refuses it
@@ -56,10 +57,10 @@ class ViolationKind(StrEnum):
 
 @dataclass(frozen=True)
 class InvariantViolation:
-    """One broken law.
+    """One violated invariant.
 
-    ``slots`` names those concerned, ascending; empty if they were not determined.  ``count`` is how
-    many there are: for a residual it is signed, negative when something is counted twice.
+    ``slots`` are the slots concerned, ascending; empty if they were not determined.  ``count`` is
+    their number; a residual's count is negative if something is counted twice.
     """
 
     kind: ViolationKind
@@ -79,15 +80,15 @@ class Claim:
 
 
 class SlotAudit:
-    """Walks the holders' own records: requests, sessions and tree.  Between two steps only."""
+    """Walks the records of requests, sessions and the tree; only valid between two steps."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 
     def audit(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[InvariantViolation]:
-        """Check every slot of every pool: its holders claim it once, and the ledger agrees.
+        """Check that every slot of every pool is claimed exactly once and the ledger agrees.
 
-        A balanced sum can hide one slot with two holders and one with none; this cannot.
+        Unlike a balanced sum, this cannot miss a slot with two holders and another with none.
         """
         found: list[InvariantViolation] = []
         tree = self._pools.tree_cache.tree_slots()
@@ -104,7 +105,7 @@ class SlotAudit:
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
     ) -> tuple[int, ...]:
-        """Slots of ``pool`` neither free nor claimed by a holder; does not use the ledger."""
+        """Return slots of ``pool`` neither free nor claimed by a holder, without the ledger."""
         known = set(self._free_slots(pool))
         tree = self._pools.tree_cache.tree_slots()
         for claim in self._claims(pool, tree, admitted, waiting):
@@ -112,7 +113,7 @@ class SlotAudit:
         return tuple(slot for slot in self._all_slots(pool) if slot not in known)
 
     def last_owner(self, pool: str, slot: int) -> str:
-        """The holder of ``slot`` according to the ledger of ``pool``; of a lost one, the last."""
+        """Return the holder of ``slot`` according to the ledger; for a lost slot, the last one."""
         if pool in _STATE_POOLS:
             return owner_name(self._state_allocator(pool).owner_of(slot))
         if pool == "req":
@@ -120,7 +121,7 @@ class SlotAudit:
         return owner_name(self._kv_allocator(pool).owner_of(slot))
 
     def req_slots(self, pool: str, req: Req) -> list[int]:
-        """The slots that ``req`` must free by its record; for KV, the tokens of whole pages."""
+        """Return the slots that ``req``'s record says it must free; for KV, in whole pages."""
         return self._slots_of(pool, req.kv)
 
     def _slots_of(self, pool: str, kv: ReqKv) -> list[int]:
@@ -133,7 +134,7 @@ class SlotAudit:
             return [kv.req_pool_idx]
         table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
         own_from = kv.swa_held_from if pool == "swa" else kv.cache_protected_len
-        # One position per page, since the rest of a partly filled page is the request's as well.
+        # One position per page: the request also owns the rest of a partly filled page.
         span = slice(own_from, kv.kv_allocated_len, page_size)
         locations = table[kv.req_pool_idx, span].astype(np.int64)
         if pool == "swa":
@@ -174,7 +175,7 @@ class SlotAudit:
         return claims
 
     def _transfer_claims(self, *, loads: bool) -> list[Claim]:
-        """Slots that transfers will fill: loads in the KV pool, writes in the host pool."""
+        """Claim the slots that transfers will fill: KV slots for loads, host slots for writes."""
         host_tier = self._pools.host_tier
         if host_tier is None:
             return []
@@ -189,7 +190,7 @@ class SlotAudit:
         ]
 
     def _prefetch_claims(self) -> list[Claim]:
-        """Slots that prefetches will fill."""
+        """Claim the slots that prefetches will fill."""
         storage_tier = self._pools.storage_tier
         controller = None if storage_tier is None else storage_tier.storage_controller
         prefetches = [] if controller is None else controller.prefetches()
@@ -199,7 +200,10 @@ class SlotAudit:
         ]
 
     def _part_claims(self, pool: str, *, loads: bool) -> list[Claim]:
-        """Slots that transfers will fill in a pool other than KV, by its name on the device."""
+        """Claim the slots that transfers will fill in a pool other than KV.
+
+        ``pool`` is its name on the device.
+        """
         host_tier = self._pools.host_tier
         part = self._pools.host_parts.get(f"host_{pool}")
         if host_tier is None or part is None:
@@ -226,12 +230,12 @@ class SlotAudit:
         return range(page_size, (allocator.num_pages + 1) * page_size)
 
     def _state_allocator(self, pool: str) -> MambaSlotAllocator:
-        """The allocator of "mamba" or "host_mamba"."""
+        """Return the allocator of "mamba" or "host_mamba"."""
         on_host = pool == "host_mamba"
         return self._pools.host_mamba_allocator if on_host else self._pools.mamba_allocator
 
     def _kv_allocator(self, pool: str) -> BaseTokenToKVPoolAllocator:
-        """The allocator of "kv", "swa", "host_kv" or "host_swa"."""
+        """Return the allocator of "kv", "swa", "host_kv" or "host_swa"."""
         if pool == "host_kv":
             return self._pools.host_allocator
         if pool == "host_swa":
@@ -262,7 +266,7 @@ class SlotAudit:
         return slots
 
     def _against_ledger(self, pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
-        """Compare both ways: claimed slots must be in the ledger, and ledger slots claimed."""
+        """Check that all claimed slots are in the ledger, and all slots in the ledger claimed."""
         found: list[InvariantViolation] = []
         free = set(self._free_slots(pool))
         for owner in (REQ, TREE, SESSION, TRACK, HOST, FREE):
@@ -284,16 +288,16 @@ class SlotAudit:
         return found
 
     def _records(self, admitted: Sequence[Req]) -> list[tuple[str, ReqKv]]:
-        """Records with a row, by name: admitted requests, and sessions between their turns."""
+        """Return the named records with a row: admitted requests and sessions between turns."""
         records = [(f"request {req.rid}", req.kv) for req in admitted]
         idle = self._pools.sessions.idle_slots()
         records += [(f"session {slot.session_id}", slot.kv) for slot in idle]
         return [(name, kv) for name, kv in records if kv.req_pool_idx is not None]
 
     def _locks(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
-        """Check that each node's KV lock count is the number of holders at or below it.
+        """Check that each node's KV lock count equals the number of holders at or below it.
 
-        In the window pool only locks count whose receipt reaches that far.
+        In the window pool a lock counts only as far as its receipt reaches.
         """
         tree = self._pools.tree_cache
         full: Counter[int] = Counter()
@@ -323,7 +327,7 @@ class SlotAudit:
     def _prefixes(
         self, records: Sequence[tuple[str, ReqKv]], tree: TreeSlots
     ) -> list[InvariantViolation]:
-        """Check that the protected part of each row is the tree's."""
+        """Check that the protected part of each row belongs to the tree."""
         in_tree = set(tree.kv_indices.tolist())
         table = self._pools.req_to_token_pool.req_to_token
         found = []
@@ -335,7 +339,7 @@ class SlotAudit:
         return found
 
     def _places_in_pages(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
-        """Check that the positions of each row fill pages in order, from their first place on."""
+        """Check that the positions of each row fill pages in order, starting at a page border."""
         table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
         found = []
         for name, kv in records if page_size > 1 else ():
@@ -352,7 +356,7 @@ class SlotAudit:
 
 
 def _up_to_root(node: TreeNode, root: TreeNode) -> Iterator[TreeNode]:
-    """``node`` and all nodes above it, without the root."""
+    """Yield ``node`` and its ancestors, except the root."""
     on_path: TreeNode | None = node
     while on_path is not None and on_path is not root:
         yield on_path
@@ -375,6 +379,6 @@ def _aliases(pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
 
 
 def shown_slots(slots: Sequence[int]) -> str:
-    """``slots`` as text, truncated after a few."""
+    """Format ``slots``, truncated after ``SHOWN_SLOTS``."""
     more = f" and {len(slots) - SHOWN_SLOTS} more" if len(slots) > SHOWN_SLOTS else ""
     return f"{list(slots[:SHOWN_SLOTS])}{more}"

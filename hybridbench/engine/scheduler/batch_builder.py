@@ -1,4 +1,4 @@
-"""Allocate the slots that a step writes, after all decisions, and build its forward batch."""
+"""Allocate the slots that a step writes and build its forward batch, once it is decided."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class BatchBuilder:
     def extend(self, reqs: Sequence[Req]) -> ForwardBatch | None:
         """Allocate rows, state slots and KV positions for a prefill step of ``reqs``.
 
-        None if an allocation failed although admission saw room.  Slots allocated until then
-        are in the requests' records, and the caller releases them.
+        None if an allocation failed although admission saw room.  The requests' records hold the
+        slots allocated before the failure, and the caller must release them.
         """
         fresh = [req for req in reqs if req.kv.req_pool_idx is None]
         if not self._take_rows(fresh):
@@ -66,11 +66,11 @@ class BatchBuilder:
     def decode(
         self, reqs: Sequence[Req], in_flight: ScheduleBatch | None = None
     ) -> ForwardBatch | None:
-        """Allocate one more KV position per request; None, with none taken, if too few.
+        """Allocate one more KV position per request; None, with nothing taken, if room is short.
 
-        The last token of a request of ``in_flight`` is not known yet: ``input_ids`` has
-        ``-1 - row`` in its place, where row is the request's in that batch.  The position follows
-        all allocated ones, since the steps that write them run first.
+        The last token of a request in ``in_flight`` is not known yet, so ``input_ids`` holds
+        ``-1 - row`` instead, where row is the request's row in that batch.  The new position
+        follows all allocated ones, whose steps run first.
         """
         records = [req.kv for req in reqs]
         allocated = np.array([kv.kv_allocated_len for kv in records], dtype=np.int64)
@@ -100,18 +100,18 @@ class BatchBuilder:
         )
 
     def _alloc_decode(self, rows: IntArray, allocated: IntArray) -> IntArray | None:
-        """Allocate a position after the ``allocated`` ones of each row; None if too few."""
+        """Allocate one position after the ``allocated`` ones of each row; None if room is short."""
         allocator = self._pools.token_to_kv_pool_allocator
         if self._page_size == 1:
             return allocator.alloc(len(rows))
-        # Arrays throughout: each list passed to an allocator costs a conversion per step.
+        # Uses only arrays: a list passed to an allocator would cost a conversion per step.
         last_loc = self._pools.req_to_token_pool.req_to_token[rows, allocated - 1]
         return allocator.alloc_decode(allocated + 1, last_loc.astype(np.int64))
 
     def verify(self, reqs: Sequence[Req], drafts: Sequence[Sequence[int]]) -> ForwardBatch | None:
         """Allocate KV positions for each request's last token and its draft tokens.
 
-        None, with nothing taken, if there are too few.
+        None, with nothing taken, if room is short.
         """
         begins = [req.kv.kv_allocated_len for req in reqs]
         ends = [a + 1 + len(guesses) for a, guesses in zip(begins, drafts, strict=True)]
@@ -120,7 +120,7 @@ class BatchBuilder:
         return self.chains(reqs, begins, [req.output_ids[-1] for req in reqs], drafts)
 
     def reserve(self, reqs: Sequence[Req], ends: Sequence[int]) -> bool:
-        """Allocate KV positions up to these lengths; False, with none taken, if too few."""
+        """Allocate KV positions up to ``ends``; False, with nothing taken, if room is short."""
         short = [
             (req, end) for req, end in zip(reqs, ends, strict=True) if end > req.kv.kv_allocated_len
         ]
@@ -142,7 +142,7 @@ class BatchBuilder:
         last_tokens: Sequence[int],
         drafts: Sequence[Sequence[int]],
     ) -> ForwardBatch:
-        """A step of chains whose positions are allocated; the last tokens are at ``begins``."""
+        """Build a verify step from chains with allocated positions, starting at ``begins``."""
         extend_lens = [1 + len(guesses) for guesses in drafts]
         seq_lens = [a + n for a, n in zip(begins, extend_lens, strict=True)]
         rows = [req.kv.row for req in reqs]
@@ -208,7 +208,7 @@ class BatchBuilder:
             kv.kv_allocated_len = end
 
     def _clear_fresh_states(self, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
-        """Clear the states of requests that start at position 0: slots keep the old contents."""
+        """Clear the states of requests that start at position 0, since slots keep old contents."""
         if not self._pools.has_states:
             return
         dirty = [
@@ -223,10 +223,10 @@ class BatchBuilder:
         return np.concatenate(parts).astype(np.int64)
 
     def _state_slots(self, rows: list[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The state slot of each row according to the map; the dump slot without states.
+        """Return the state slot of each row from the row map; the dump slot without states.
 
-        From the map and not the requests, as in SGLang: on a device this is one gather by the
-        rows already there.  ``InvariantChecker`` compares it with the requests.
+        As in SGLang, slots come from the map, not the requests: on a device this is one gather by
+        rows that are already there.  ``InvariantChecker`` compares the map with the requests.
         """
         hybrid_rows = self._pools.hybrid_rows
         if hybrid_rows is None:
@@ -235,14 +235,14 @@ class BatchBuilder:
 
 
 def resolve_future_token_ids(forward: ForwardBatch, token_ids: Sequence[int]) -> ForwardBatch:
-    """``forward`` with every future replaced by its token.
+    """Return ``forward`` with every future replaced by its token.
 
     Args:
-        forward: a batch whose ``input_ids`` may have ``-1 - row`` for a token that was unknown.
+        forward: a batch whose ``input_ids`` may hold a future, ``-1 - row``, for an unknown token.
         token_ids: the tokens of the previous batch, by row.
 
     Raises:
-        IndexError: a future names a row that the previous batch did not have.
+        IndexError: a future refers to a row that the previous batch did not have.
     """
     input_ids = forward.input_ids
     is_future = input_ids < 0
@@ -264,5 +264,5 @@ def _last_tokens(reqs: Sequence[Req], in_flight: ScheduleBatch | None) -> list[i
 
 
 def _tokens_in(lengths: Sequence[int], page_size: int) -> int:
-    """Total tokens that requests of these lengths hold, in whole pages."""
+    """Return the tokens that requests of these lengths hold, in whole pages."""
     return sum(ceil_align(length, page_size) for length in lengths)

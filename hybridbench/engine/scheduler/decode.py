@@ -1,4 +1,4 @@
-"""Room for one more token per running request, and the order of retracts when there is none."""
+"""Check room for one more token per running request, and order retracts when there is none."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RETRACT_DECODE_STEPS = 20
 
 
 class NewTokenRatioTracker:
-    """The share of outstanding output that admission keeps free: decays, and jumps on a retract."""
+    """The share of outstanding output that admission reserves; decays, and jumps on a retract."""
 
     def __init__(self, config: NewTokenRatio) -> None:
         self._config = config
         self.value = config.init
 
     def decay(self) -> None:
-        """Lower the ratio a little after a decode step without a retract."""
+        """Lower the ratio by one decay step, after a decode step without a retract."""
         self.value = max(self.value - self._config.decay, self._config.min)
 
     def reestimate(self, remaining: Sequence[Req]) -> None:
-        """Re-estimate after a retract, from what the remaining requests have produced so far."""
+        """Re-estimate the ratio after a retract, from the outputs of the remaining requests."""
         decoded = sum(len(req.output_ids) for req in remaining)
         promised = sum(req.sampling_params.max_new_tokens for req in remaining)
         if promised:
@@ -34,18 +34,18 @@ class NewTokenRatioTracker:
 
 
 def decode_room_needed(running: Sequence[Req], page_size: int) -> int:
-    """KV tokens that the next decode step takes: a page for each request at a page border."""
+    """Return the KV tokens that the next decode step takes: a page per request at a page border."""
     if page_size == 1:
         return len(running)
     return page_size * sum(req.kv.kv_allocated_len % page_size == 0 for req in running)
 
 
 def retract_order(running: Sequence[Req], rank: Callable[[Req], int] = lambda _: 0) -> list[Req]:
-    """The order of retracts: fewest outputs first, and of those the longest prompt.
+    """Return ``running`` in retract order: fewest outputs first, then the longest prompt.
 
-    This loses the least work.  Source: SGLang's retract_decode.  Lower priority (a larger ``rank``)
-    precedes all of that; otherwise a retracted request could immediately preempt another.  Turns of
-    sessions come last: their KV stays with the session, so that retracting one makes no room.
+    This loses the least work (source: SGLang's retract_decode).  Lower priority, a larger ``rank``,
+    comes before that; otherwise a retracted request could immediately preempt another.  Session
+    turns come last: their KV stays with the session, so retracting one makes no room.
     """
     return sorted(
         running,
@@ -59,7 +59,7 @@ def retract_order(running: Sequence[Req], rank: Callable[[Req], int] = lambda _:
 
 
 class DecodeRoom:
-    """Finds out whether the next decode step fits; releases no request itself."""
+    """Determines whether the next decode step fits; releases no request itself."""
 
     def __init__(self, pools: Pools, page_size: int) -> None:
         self._pools = pools

@@ -1,7 +1,7 @@
-"""The laws of the pools: every slot has exactly one holder, and waiting requests hold nothing.
+"""Check the pools: every slot has exactly one holder, and waiting requests hold nothing.
 
-The terms of the sum come from the holders' own records, each from the holder that would free the
-slots, and never from a literal: a hard-coded 0 for sessions once made an idle engine report a leak.
+Each term of a pool's sum comes from the record of the holder that would free the slots, never from
+a literal: a hard-coded 0 for sessions once made an idle engine report a leak.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hybridbench.foundation.engine_config import EngineConfig
 
 
 class InvariantError(RuntimeError):
-    """Raised for a violation by an engine whose configuration makes violations fatal."""
+    """An invariant is violated, and the engine's configuration makes violations fatal."""
 
 
 class InvariantChecker:
-    """Checks the laws between steps.  ``check`` costs O(requests), ``audit`` walks all slots."""
+    """Checks invariants between steps; ``check`` is O(requests), ``audit`` walks all slots."""
 
     def __init__(self, pools: Pools, limits: EngineConfig) -> None:
         self._pools = pools
@@ -39,7 +39,7 @@ class InvariantChecker:
         self._audit = SlotAudit(pools)
 
     def stats(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
-        """Where the slots of each pool are; see :class:`PoolStatsObserver`."""
+        """Return each pool's slots by holder; see :class:`PoolStatsObserver`."""
         return self._observer.stats(admitted, waiting)
 
     def check(
@@ -50,9 +50,10 @@ class InvariantChecker:
         idle: bool,
         name_missing: bool = True,
     ) -> list[InvariantViolation]:
-        """Check that every pool adds up and waiting requests hold nothing; ``idle``: none may run.
+        """Check that every pool adds up and waiting requests hold nothing.
 
-        With ``name_missing`` pools and tree are walked once a sum is wrong, to name the slots.
+        With ``idle``, no request may be running.  With ``name_missing``, a wrong sum triggers a
+        walk over the pool and the tree to name the slots.
         """
         found: list[InvariantViolation] = []
         for pool, stats in self._account(admitted, waiting).items():
@@ -74,10 +75,10 @@ class InvariantChecker:
         ended: Sequence[Req],
         passed_over: int,
     ) -> list[InvariantViolation]:
-        """Check what a step did: its size, that requests that wait or ended hold no node, and that
-        none waits without a reason.
+        """Check a step's size and what it left behind.
 
-        O(requests), and a few attributes of each: cheap enough for every step.
+        Waiting requests must refer to no tree node, ended ones must hold nothing, and none may wait
+        without a reason.  Reads a few attributes per request: cheap enough for every step.
         """
         found = [] if batch is None else self._size_of_step(batch)
         found += _passed_over(passed_over)
@@ -85,7 +86,7 @@ class InvariantChecker:
         return found + _records_of_ended(ended)
 
     def check_tree(self) -> list[InvariantViolation]:
-        """The cache's own consistency check; O(n log n), so for checkpoints only."""
+        """Run the cache's own consistency check; O(n log n), so only at checkpoints."""
         try:
             self._pools.tree_cache.sanity_check()
         except CacheSanityError as error:
@@ -99,20 +100,21 @@ class InvariantChecker:
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
     ) -> tuple[int, ...]:
-        """Slots of ``pool`` without a known holder; walks the pool and the tree."""
+        """Return the slots of ``pool`` without a known holder; walks the pool and the tree."""
         return self._audit.missing_slots(pool, admitted, waiting)
 
     def last_owner(self, pool: str, slot: int) -> str:
-        """The holder of ``slot`` according to the ledger; for information only."""
+        """Return the holder of ``slot`` according to the ledger; for information only."""
         return self._audit.last_owner(pool, slot)
 
     def _account(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
-        """The terms that this check adds up; each must come from its holder."""
+        """Return the terms that ``check`` adds up; each must come from its holder."""
         return self._observer.stats(admitted, waiting)
 
     def _size_of_step(self, batch: ScheduleBatch) -> list[InvariantViolation]:
-        """Check that a prefill computes no more than a step's budget; one prompt may exceed it
-        where prompts are not cut.
+        """Check that a prefill stays within a step's budget.
+
+        Without chunking, a single prompt may exceed it.
         """
         limits, tokens, count = self._limits, len(batch.forward.input_ids), len(batch.reqs)
         if batch.forward.mode != "extend":
@@ -128,9 +130,9 @@ class InvariantChecker:
         return [InvariantViolation(ViolationKind.LIMIT, "", message, count=tokens - limit)]
 
     def _states_by_map(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
-        """Check that each request's state by row is its own: no sum shows a wrong one.
+        """Check that the row map gives each request its own state, which no sum can show.
 
-        One gather for all requests, cheap enough to run in every step.
+        One gather covers all requests: cheap enough for every step.
         """
         hybrid_rows = self._pools.hybrid_rows
         running = [req for req in admitted if req.kv.req_pool_idx is not None]
@@ -163,7 +165,7 @@ class InvariantChecker:
 
 
 def _wrong_track_buffers(rows: HybridReqToTokenPool, running: Sequence[Req]) -> list[str]:
-    """Compare the map of track buffers, by which a step saves states, with the requests'."""
+    """Compare the row map of track buffers, which steps use to save states, with the requests."""
     by_row = rows.req_index_to_mamba_ping_pong_track_buffer_mapping
     mapped: list[list[int]] = by_row[[req.kv.row for req in running]].tolist()
     return [
@@ -175,7 +177,7 @@ def _wrong_track_buffers(rows: HybridReqToTokenPool, running: Sequence[Req]) -> 
 
 
 def _repeated(slots: Sequence[int]) -> list[int]:
-    """The slots that occur more than once, without the dump, which stands for "no state"."""
+    """Return the slots that occur more than once, except the dump slot, which means "no state"."""
     if len(set(slots)) == len(slots):
         return []
     return sorted(slot for slot in set(slots) if slot and slots.count(slot) > 1)
@@ -195,7 +197,10 @@ def _residual(pool: str, stats: PoolStats, missing: tuple[int, ...]) -> Invarian
 
 
 def _busy_at_idle(pool: str, stats: PoolStats, sessions: bool) -> list[InvariantViolation]:
-    """With ``sessions`` that hold something, locks are normal: the audit checks each of them."""
+    """Check that an idle pool has nothing in flight, and no locks unless ``sessions`` hold some.
+
+    The audit checks each of the sessions' locks.
+    """
     found = []
     if stats.in_flight:
         message = f"{pool} pool: {stats.in_flight} slot(s) in flight with nothing running"
@@ -209,27 +214,27 @@ def _busy_at_idle(pool: str, stats: PoolStats, sessions: bool) -> list[Invariant
 
 
 def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
-    """Check that waiting requests keep no tree node alive, and no lock on one."""
+    """Check that waiting requests refer to no tree node, which would keep it alive or locked."""
     rids = [req.rid for req in waiting if req.kv.last_node is not None]
     if not rids:
         return []
     shown = ", ".join(rids[:SHOWN_SLOTS])
     message = f"{len(rids)} waiting request(s) ({shown}) refer to tree nodes"
-    # No pool: a reference costs no slot.
+    # No pool is named, because a reference takes no slot.
     return [InvariantViolation(ViolationKind.WAITING_HELD, "", message, count=len(rids))]
 
 
 def _passed_over(count: int) -> list[InvariantViolation]:
-    """Check that each request of a queue that had room for all was admitted, or awaits a prefix."""
+    """Check that no request was passed over: with room for all, each joins or awaits a prefix."""
     if count <= 0:
         return []
     message = f"{count} waiting request(s) were not admitted although nothing refused them"
-    # No count: one that is passed over for long is one fault.
+    # No count: a request passed over in many steps is one fault.
     return [InvariantViolation(ViolationKind.PASSED_OVER, "", message)]
 
 
 def _records_of_ended(ended: Sequence[Req]) -> list[InvariantViolation]:
-    """Check that requests which ended in this step hold nothing more."""
+    """Check that requests that ended in this step hold nothing."""
     rids = [
         req.rid
         for req in ended
@@ -245,7 +250,7 @@ def _records_of_ended(ended: Sequence[Req]) -> list[InvariantViolation]:
 
 
 def wrong_answers(events: Sequence[EngineEvent]) -> list[InvariantViolation]:
-    """Check that each answer in ``events`` is its request's, and ends where that should end."""
+    """Check that each answer in ``events`` matches its request's output and ends correctly."""
     faults = [
         f"{event.rid} {fault}"
         for event in events
@@ -259,7 +264,7 @@ def wrong_answers(events: Sequence[EngineEvent]) -> list[InvariantViolation]:
 
 
 def _fault_of_answer(req: Req, answer: Sequence[int]) -> str:
-    """What is wrong with the ``answer`` to a finished request; empty if nothing is."""
+    """Return what is wrong with the ``answer`` to a finished request; empty if nothing is."""
     if list(answer) != req.output_ids:
         return "has other tokens than the request produced"
     length, limit = len(answer), req.sampling_params.max_new_tokens
@@ -277,7 +282,7 @@ def _fault_of_answer(req: Req, answer: Sequence[int]) -> str:
 
 
 def unanswered(rids: Sequence[str]) -> list[InvariantViolation]:
-    """The entries of the front end while the engine has no request; there must be none."""
+    """Report the front end's entries ``rids`` that remain although the engine has no request."""
     if not rids:
         return []
     count = f"{len(rids):,} request" + "s" * (len(rids) > 1)

@@ -1,4 +1,4 @@
-"""What one step did to requests."""
+"""The outcome of one step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hybridbench.engine.req import Req
 
 @dataclass(slots=True)
 class StepOutcome:
-    """What one step did to requests, for the front end to report."""
+    """The requests that one step affected, for the front end to report."""
 
     admitted: list[Req] = field(default_factory=list)
     produced: list[Req] = field(default_factory=list)  # one entry per token

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hybridbench.engine.req import Req
 from hybridbench.foundation.engine_config import SchedulePolicyName
 
-# Matching every waiting prompt costs a tree walk each; in longer queues the order is not worth it.
+# Matching costs a tree walk per waiting prompt, which is not worth it in longer queues.
 # Source: SGLang falls back to FCFS at the same length.
 LPM_LONGEST_QUEUE = 128
 
@@ -21,19 +21,18 @@ class SchedulePolicy:
         cached_prefix_len: Callable[[Req], int],
         rank: Callable[[Req], int] = lambda _: 0,
     ) -> None:
-        """``cached_prefix_len`` must not take a slot or a lock for the request.
+        """Sort by ``rank``, smaller first, and then by the policy ``name``.
 
-        ``rank`` is the priority, smaller first; the policy decides among equals.
+        ``cached_prefix_len`` must not take a slot or a lock for the request.
         """
         self._name = name
         self._cached_prefix_len = cached_prefix_len
         self._rank = rank
 
     def sort(self, waiting_queue: list[Req]) -> None:
-        """Put the request to try first at the front; FCFS, and ties, go by arrival.
+        """Sort the queue so that the request to try first is at the front; ties go by arrival.
 
-        A retracted request keeps its arrival number, so under FCFS it precedes all that
-        arrived later.
+        A retracted request keeps its arrival number, so under FCFS it precedes all later arrivals.
         """
         if len(waiting_queue) < 2:
             return

@@ -1,4 +1,4 @@
-"""Where the slots of each pool are, according to their holders and never to the ledger."""
+"""Count each pool's slots by holder, from the holders' records and never from the ledger."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hybridbench.engine.scheduler.pools import Pools
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """One pool: ``total`` is the usable size (without slot 0); the rest should add up to it.
+    """One pool: ``total`` is its usable size (without slot 0); the other fields should sum to it.
 
-    ``kv`` and ``swa`` count tokens in whole pages, ``mamba`` state slots, ``req`` rows, and the
-    host pools the same as their counterparts on the device.  A request counts only what it
-    holds: the prefix that it reads is the tree's, and protected there.  Slots that a transfer of
-    the host tier fills are in flight, too.
+    ``kv`` and ``swa`` count tokens in whole pages, ``mamba`` state slots, ``req`` rows; host pools
+    use the units of their device counterparts.  A request counts only what it owns: the prefix
+    that it reads belongs to the tree and counts as protected there.  Slots that a host-tier
+    transfer is filling also count as in flight.
     """
 
     total: int
@@ -31,17 +31,17 @@ class PoolStats:
     waiting_held: int
 
     def as_dict(self) -> dict[str, int]:
-        """All amounts by name, including the residual."""
+        """Return all amounts by name, including the residual."""
         return {**asdict(self), "residual": self.residual}
 
     @property
     def used(self) -> int:
-        """Slots that cannot be allocated now, even by evicting."""
+        """Slots that cannot be allocated now, even by eviction."""
         return self.total - self.available - self.evictable
 
     @property
     def usage(self) -> float:
-        """The used share, 0 to 1."""
+        """The used share, from 0 to 1."""
         return self.used / self.total
 
     @property
@@ -63,22 +63,22 @@ class PoolStats:
 
 
 class PoolStatsObserver:
-    """Adds up each pool from the free lists, the tree, the sessions and the requests.
+    """Sums up each pool from the free lists, the tree, the sessions and the requests.
 
-    Costs O(requests) per call and walks no pool.
+    A call takes O(requests) and does not walk the pools.
     """
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 
     def stats(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
-        """One entry per pool name, none for a pool that does not exist.
+        """Return the stats of each existing pool, by name.
 
         Args:
             admitted: requests that may hold slots, between two steps.
-            waiting: requests that must not; anything they hold is ``waiting_held``.
+            waiting: requests that must not; anything they hold counts as ``waiting_held``.
         """
-        # A healthy waiting request's record is empty; this keeps a long queue cheap.
+        # Waiting requests should hold nothing, so this keeps a long queue cheap.
         holding = [req for req in waiting if not req.kv.is_empty]
         lent = self.active_pool_idxs(admitted)
         host_tier = self._pools.host_tier
@@ -103,9 +103,9 @@ class PoolStatsObserver:
         return stats
 
     def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
-        """Rows of the requests in flight, which count what they hold instead of their session.
+        """Return the rows of admitted requests, which count what they hold for their sessions.
 
-        Otherwise a session's record would be counted twice while it is lent (sglang#22753).
+        Otherwise a session's record would count twice while it is lent (sglang#22753).
         """
         if not self._pools.sessions.slots:
             return set()
@@ -149,7 +149,7 @@ class PoolStatsObserver:
         allocator = self._pools.mamba_allocator
         return PoolStats(
             total=allocator.size,
-            # Slots reserved by a group are not included: between two steps no group is open.
+            # Excludes slots reserved by a group, because no group is open between two steps.
             available=allocator.available_size(),
             evictable=tree.mamba_evictable_size(),
             protected=tree.mamba_protected_size(),

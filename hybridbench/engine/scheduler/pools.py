@@ -1,4 +1,4 @@
-"""The pools and the prefix cache as the scheduler sees them: how much room, and making it."""
+"""The scheduler's view of the pools and the prefix cache: measure room and make room."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from hybridbench.engine.sessions.streaming_session import StreamingSession
 class Pools:
     """Request rows, KV positions, the tree that shares them, and the sessions around the tree.
 
-    Requests use the cache through ``sessions``; making room concerns only the tree.  With a
-    ``HybridReqToTokenPool`` there are state slots too.  An attention-only model has none: its
-    requests need 0 of them, and there is room for 0.  With a ``SWATokenToKVPoolAllocator`` there is
-    a second KV pool, for layers that see ``sliding_window_size`` tokens; each KV token is allocated
-    in both: "KV room" means both.
+    Requests use the cache through ``sessions``; making room concerns only the tree.  State slots
+    exist only with a ``HybridReqToTokenPool``.  For an attention-only model, requests need 0 state
+    slots and there is room for 0.  With a ``SWATokenToKVPoolAllocator`` there is a second KV pool,
+    for layers that see ``sliding_window_size`` tokens.  Each KV token is allocated in both pools,
+    and "KV room" means room in both.
 
-    The set of pools never changes, so it is cached: a step asks for it a dozen times.
+    The set of pools never changes, so these properties, read a dozen times per step, are cached.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -68,9 +68,9 @@ class Pools:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The existing pools: "kv", "swa" only with windows, "mamba" with state slots, "req".
+        """The existing pools: "kv", "swa" with sliding windows, "mamba" with state slots, "req".
 
-        With a host tier also "host_kv", and "host_mamba" with state slots.
+        A host tier adds "host_kv", "host_swa" with windows and "host_mamba" with state slots.
         """
         swa = ("swa",) if self.swa_allocator is not None else ()
         mamba = ("mamba",) if self.has_states else ()
@@ -133,20 +133,23 @@ class Pools:
         return self._state_rows().mamba_pool
 
     def sizes(self) -> tuple[int, ...]:
-        """Usable slots of each pool, in the order of ``names``."""
+        """Return the usable slots of each pool, in the order of ``names``."""
         return tuple(account.size for account in self._accounts)
 
     def used(self) -> tuple[int, ...]:
-        """Allocated slots of each pool, in the order of ``names``."""
+        """Return the allocated slots of each pool, in the order of ``names``."""
         return tuple(account.size - account.held(FREE) for account in self._accounts)
 
     def objections(self) -> dict[str, int]:
-        """Slots of each pool that the ledger would have refused, in an engine that only counts."""
+        """Return, per pool, the slots that checking ledgers would have refused.
+
+        Counted only in an engine whose ledgers do not check.
+        """
         counts = (account.objections for account in self._accounts)
         return dict(zip(self.names, counts, strict=True))
 
     def held_slots(self, kv: ReqKv) -> dict[str, int]:
-        """Slots by pool in a request's record; only pools with any."""
+        """Return the slots in a request's record by pool, without pools that have none."""
         held = {
             "mamba": kv.state_slots_held,
             "req": int(kv.req_pool_idx is not None),
@@ -156,40 +159,40 @@ class Pools:
         return {pool: slots for pool, slots in held.items() if slots}
 
     def rows_wanted(self, req: Req) -> int:
-        """Number of rows that ``req`` still needs; a session's later turn has one."""
+        """Return how many rows ``req`` still needs; a session's later turn already has one."""
         if req.kv.req_pool_idx is not None:
             return 0
         return int(self.sessions.find_active_slot(req) is None)
 
     def free_rows(self) -> int:
-        """Request rows that are free."""
+        """Return the number of free request rows."""
         return self.req_to_token_pool.available_size()
 
     def full_room(self) -> int:
-        """KV tokens that are free or evictable in the pool that keeps all positions."""
+        """Return the free or evictable KV tokens of the pool that keeps all positions."""
         allocator = self.token_to_kv_pool_allocator
         return allocator.full_available_size() + self.tree_cache.evictable_size()
 
     def swa_room(self) -> int:
-        """The same in the window pool; 0 without one."""
+        """Return the same for the window pool; 0 without one."""
         allocator = self.swa_allocator
         if allocator is None:
             return 0
         return allocator.swa_available_size() + self.tree_cache.swa_evictable_size()
 
     def kv_room(self) -> int:
-        """KV tokens that can be allocated now, by eviction if necessary."""
+        """Return the KV tokens that can be allocated now, by eviction if necessary."""
         if self.swa_allocator is None:
             return self.full_room()
         return min(self.full_room(), self.swa_room())
 
     def scarcest_kv_pool(self) -> str:
-        """The pool that limits ``kv_room``, for messages."""
+        """Return the name of the pool that limits ``kv_room``, for messages."""
         is_window = self.swa_allocator is not None and self.swa_room() < self.full_room()
         return "window" if is_window else "KV"
 
     def mamba_room(self) -> int:
-        """State slots that are free, reserved by an open group, or evictable."""
+        """Return the state slots that are free, reserved by an open group, or evictable."""
         if not self.has_states:
             return 0
         allocator = self.mamba_allocator
@@ -200,7 +203,7 @@ class Pools:
         )
 
     def state_slots_wanted(self, req: Req) -> int:
-        """Number of state slots that ``req`` still needs: its own and its track buffer's."""
+        """Return how many state slots ``req`` still needs: its own and its track buffer's."""
         rows = self.hybrid_rows
         if rows is None:
             return 0
@@ -209,14 +212,14 @@ class Pools:
         return own + (rows.track_slots_at_alloc if without_buffer else 0)
 
     def state_slot_group(self, most: int) -> AbstractContextManager[None]:
-        """A window that reserves up to ``most`` state slots for single allocations."""
+        """Reserve up to ``most`` state slots for single allocations within the ``with`` block."""
         return self.mamba_allocator.group(most) if self.has_states else nullcontext()
 
     def empty_tree(self) -> None:
         """Free every slot of the tree and reset the tree; nothing may hold a lock.
 
-        Slots are freed one by one through the allocators, which are not cleared: a lost slot
-        must not become free unnoticed.
+        Slots are freed one by one through the allocators.  Clearing the allocators instead would
+        silently free lost slots.
         """
         held = self.tree_cache.tree_slots()
         self.token_to_kv_pool_allocator.free(held.kv_indices, TREE)
@@ -229,7 +232,7 @@ class Pools:
         self.tree_cache.reset()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        """The longest reusable prefix, according to the cache."""
+        """Return the longest reusable prefix in the cache."""
         timings = self.timings
         started_s = timings.cpu_s()
         result = self.sessions.match_prefix(params)
@@ -278,7 +281,7 @@ class Pools:
         """Evict until ``need_size`` KV tokens are free; False if they cannot be."""
         allocator, swa = self.token_to_kv_pool_allocator, self.swa_allocator
         if allocator.available_size() < need_size:
-            # Evict from each pool only what it lacks.
+            # From each pool, evict only as much as is missing.
             missing = max(0, need_size - allocator.full_available_size())
             swa_missing = 0 if swa is None else max(0, need_size - swa.swa_available_size())
             self._evict(EvictParams(num_tokens=missing, swa_num_tokens=swa_missing))
@@ -350,7 +353,7 @@ def _count_storage_work(tree: StorageTier, counters: EngineCounters) -> None:
 
 
 def no_room_message(req: Req, pools: Pools) -> str:
-    """What ``req`` needs and what there is, for the client of a request that is aborted."""
+    """Return a message about ``req``'s needs and the room left, for the client of an abort."""
     need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
     wanted, room = f"{need} KV tokens", f"{pools.full_room()}"
     if pools.swa_allocator is not None:

@@ -1,4 +1,4 @@
-"""Choose requests to retract when one of higher priority does not fit: as few as needed."""
+"""Choose as few requests as possible to retract when one of higher priority does not fit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hybridbench.foundation.engine_config import EngineConfig
 class Preemption:
     """Chooses running requests to retract for one of higher priority; retracts none itself.
 
-    SGLang adds up only what the victims would still have produced.  Here what they hold counts too,
-    including prefixes that only they lock, so that no request is retracted in vain: the request
-    that needs the room is admitted in the same step.
+    SGLang adds up only what the victims would still have produced.  This forecast also counts what
+    they hold, including prefixes that only they lock.  No request is then retracted in vain: the
+    one that needs the room is admitted in the same step.
     """
 
     def __init__(self, config: EngineConfig, rules: WaitingRules, pools: Pools) -> None:
@@ -28,11 +28,11 @@ class Preemption:
         self._pools = pools
 
     def victims(self, req: Req, running: Sequence[Req], adder: PrefillAdder) -> list[Req]:
-        """Running requests to retract so that ``req`` fits; empty if even all would not suffice.
+        """Return running requests to retract so that ``req`` fits; [] if all would not suffice.
 
-        Only requests count whose priority is lower by more than the threshold: lowest first,
-        the newest among equals.  Turns of sessions stay: what they hold would go to their
-        session and make no room.  One victim is enough for a row.
+        Candidates must have a priority lower by more than the threshold.  The lowest priority comes
+        first, and the newest among equals.  Session turns are never candidates: their sessions
+        would keep what they hold, which makes no room.  One victim is enough to free a row.
         """
         candidates = self._candidates(req, running)
         if not candidates:
@@ -56,11 +56,11 @@ class Preemption:
 
 
 class _Forecast:
-    """The room for one waiting request if others were retracted one by one.
+    """Forecasts the room for one waiting request as others are retracted one by one.
 
-    A victim frees what it holds and what it was expected to produce, and unlocks its prefix in
-    the tree: each node without other locks becomes evictable, unless it is in the waiting
-    request's own prefix, which that request will lock instead.
+    A victim frees what it holds and the room promised for its outputs, and unlocks its prefix in
+    the tree.  Each node without other locks then becomes evictable, unless it belongs to the
+    waiting request's own prefix, which that request will lock.
     """
 
     def __init__(self, pools: Pools, req: Req, adder: PrefillAdder) -> None:
@@ -77,7 +77,7 @@ class _Forecast:
         """Assume that ``victim`` is retracted."""
         self._states_missing -= victim.kv.state_slots_held
         self._room += victim.kv.held_len(self._page_size) + self._adder.kv_expected(victim)
-        # Windows that it locks in the tree may be more room; admission will find out.
+        # The windows it locks in the tree may free more room, which only admission determines.
         self._swa_missing -= victim.kv.swa_held_len(self._page_size)
         self._swa_missing -= self._adder.swa_expected(victim)
         if not victim.kv.is_locked:
@@ -88,13 +88,13 @@ class _Forecast:
                 self._room += len(node.value)
 
     def fits(self) -> bool:
-        """Whether the waiting request now fits; like admission, after taking its own locks."""
+        """Return whether the waiting request now fits, counting its own locks as admission does."""
         to_lock = sum(
             len(node.value)
             for node in self._own
             if node.full_lock_ref == self._unlocked.get(node, 0)
         )
-        # These are also an upper limit for the window pool.
+        # For the window pool, whole nodes are an upper bound on what the lock takes.
         swa_fits = self._swa_missing + self._swa_to_lock() <= 0
         return self._need < self._room - to_lock and swa_fits and self._states_missing <= 0
 
@@ -107,9 +107,9 @@ class _Forecast:
 
 
 def _reusable(pools: Pools, req: Req) -> tuple[int, list[TreeNode]]:
-    """Tokens of ``req`` that need no computing, and the nodes that it will lock for them.
+    """Return how many tokens of ``req`` are cached, and the nodes that it will lock for them.
 
-    What its session holds is already held and locked.
+    There are no nodes for a session's later turn: its session has locked them already.
     """
     req.init_next_round_input()
     session = req.session
@@ -120,7 +120,7 @@ def _reusable(pools: Pools, req: Req) -> tuple[int, list[TreeNode]]:
 
 
 def _path(node: TreeNode | None) -> list[TreeNode]:
-    """``node`` and its parents, without the root, which holds nothing."""
+    """Return ``node`` and its ancestors, except the root, which holds nothing."""
     path = []
     while node is not None and node.parent is not None:
         path.append(node)

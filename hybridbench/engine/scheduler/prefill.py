@@ -1,4 +1,4 @@
-"""Admission: which waiting requests join the next prefill step, and how many tokens of each run."""
+"""Admission: decide which waiting requests join a prefill step, and how many tokens of each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.release import RequestRelease
 
-# A request that may produce more than this is counted as if it produced this much.
-# Source: SGLang's clip, so that one large max_new_tokens does not block admission.
+# Admission counts at most this much output per request, so that one large max_new_tokens does not
+# block it.  Source: SGLang's clip.
 CLIP_MAX_NEW_TOKENS = 4096
 
 
@@ -29,11 +29,11 @@ class AddReqResult(Enum):
 
 @dataclass(frozen=True)
 class PrefillLimits:
-    """The limits of one prefill step; ``rem_chunk_tokens`` None computes prompts whole.
+    """The limits of one prefill step; with ``rem_chunk_tokens`` None, prompts are not chunked.
 
-    ``decode_tokens`` is what a running request may take in one decode step, draft tokens included.
-    With ``cut_at_branching`` a prompt is cut where it diverges from the cached KV, as states are
-    saved only at the end of a step.
+    ``decode_tokens`` is what a running request may take in one decode step, including draft tokens.
+    With ``cut_at_branching``, a prompt is cut where it diverges from the cached KV, because states
+    are saved only at the end of a step.
     """
 
     rem_input_tokens: int
@@ -45,16 +45,16 @@ class PrefillLimits:
 class PrefillAdder:
     """Adds requests to one prefill step while the budgets last.
 
-    Budgets: ``rem_total_tokens`` KV room for prompts and expected outputs, ``rem_swa_tokens`` room
-    for chunks and windows, ``rem_mamba_slots`` state slots, ``rem_rows`` request rows,
-    ``rem_input_tokens`` and ``rem_chunk_tokens`` work of this step.  SGLang leaves the state slots
-    out and asserts when they run out.
+    Budgets: ``rem_total_tokens`` is KV room for prompts and expected outputs, ``rem_swa_tokens``
+    room for chunks and windows, ``rem_mamba_slots`` state slots, ``rem_rows`` request rows, and
+    ``rem_input_tokens`` and ``rem_chunk_tokens`` the work of this step.  SGLang has no budget for
+    state slots and asserts when they run out.
 
     All tokens are counted in whole pages: a request's prefix is whole pages, so its new tokens
-    begin a page, and it shares the page it ends in with no other request.
+    begin a page, and no other request shares its last page.
 
-    A match comes before the decision, and a hit takes a state slot during it; a request that is
-    refused after that returns the slot through ``_return_unadmitted``.
+    Matching precedes the decision, and a hit takes a state slot.  A request that is refused
+    afterwards returns the slot through ``_return_unadmitted``.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class PrefillAdder:
         self.new_chunked_req: Req | None = None
         self.refused: Req | None = None
         self.sent_back = 0  # running requests retracted in this step
-        self.awaiting = 0  # requests whose prefix is on its way from the host or from storage
+        self.awaiting = 0  # requests whose prefix is being loaded from the host or from storage
 
     def rem_total_tokens(self) -> float:
-        """KV tokens left for prompts and outputs of further requests."""
+        """Return the KV tokens left for prompts and outputs of further requests."""
         return self._pools.full_room() - self._kv_promised
 
     def rem_swa_tokens(self) -> int:
-        """KV tokens left in the window pool for further requests."""
+        """Return the KV tokens left in the window pool for further requests."""
         return self._pools.swa_room() - self._swa_promised
 
     def rem_mamba_slots(self) -> int:
-        """State slots left for further requests."""
+        """Return the state slots left for further requests."""
         return self._pools.mamba_room() - self._slots_promised
 
     def rem_rows(self) -> int:
-        """Request rows left for further requests."""
+        """Return the request rows left for further requests."""
         return self._pools.free_rows() - self._rows_promised
 
     def would_compute(self, req: Req, prefix_len: int) -> bool:
@@ -111,14 +111,14 @@ class PrefillAdder:
         return prompt_len <= self._rem_chunk_tokens or self.new_chunked_req is None
 
     def kv_need(self, req: Req, prefix_len: int) -> int:
-        """KV tokens that ``req`` needs for the prompt after its prefix and for its outputs."""
+        """Return the KV tokens that ``req`` needs for the rest of its prompt and its outputs."""
         return self._kv_need(req, len(req.fill_ids) - prefix_len)
 
     def swa_need(self, req: Req, prefix_len: int) -> int:
-        """The most window-pool tokens that ``req`` needs at a time for the same; 0 without one.
+        """Return the most window-pool tokens that ``req`` needs at once; 0 without a window pool.
 
-        This is its window plus what a step adds; between two chunks the tree locks the window
-        for it in whole nodes, which are at most a chunk longer.
+        This is its window plus what a step adds.  Between two chunks the tree locks the window in
+        whole nodes, which are at most a chunk longer.
         """
         prompt_len = len(req.fill_ids) - prefix_len
         all_of_it = prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
@@ -135,8 +135,8 @@ class PrefillAdder:
     def add_chunked_req(self, req: Req) -> bool:
         """Add the next chunk of a partly computed request; False if it does not fit.
 
-        Its whole prompt was promised at admission, so it fits unless slots were lost or an
-        allocation has failed; then the caller must retract it.
+        Admission promised room for its whole prompt, so it fits unless slots were lost or an
+        allocation failed; then the caller must retract it.
         """
         start = req.kv.kv_committed_len
         extend_input_len = self._chunk_len(len(req.fill_ids) - start)
@@ -148,8 +148,7 @@ class PrefillAdder:
     def admit_from(self, waiting_queue: Sequence[Req]) -> AddReqResult:
         """Match and add from the front of the queue until one is refused or the queue ends.
 
-        The group reserves state slots for the matches of this loop; every way out of it
-        returns the unused ones.
+        The group reserves state slots for the matches of this loop and always returns unused ones.
         """
         result = AddReqResult.CONTINUE
         most = min(len(waiting_queue), self.rem_rows())
@@ -165,14 +164,14 @@ class PrefillAdder:
     def add_one_req(self, req: Req) -> AddReqResult:
         """Add a matched request if every budget allows it; otherwise leave it unchanged.
 
-        CONTINUE means that the request was added *and* that there is room for more; with the other
-        results it may have been added too (see ``can_run_list``).
+        CONTINUE means that the request was added *and* there is room for more.  With the other
+        results it may have been added as well (see ``can_run_list``).
         """
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
             return AddReqResult.OTHER
         start = len(req.kv.prefix_indices)
         prompt_len = len(req.fill_ids) - start
-        # The first request passes at any length, or a long prompt would never run.
+        # The first request passes at any length; otherwise a long prompt would never run.
         if (
             self.can_run_list
             and self._rem_chunk_tokens is None
@@ -203,7 +202,7 @@ class PrefillAdder:
         )
         req.kv.prefix_indices = result.device_indices
         if not req.kv.is_locked:
-            # A session's record has the node that the session has locked, and its writers.
+            # A session's record already has its locked node, and the request its writers.
             req.kv.last_node = result.last_device_node
             req.went_on_from = result.last_device_node.writers
         req.mamba_branching_seqlen = result.mamba_branching_seqlen
@@ -226,8 +225,8 @@ class PrefillAdder:
     def _awaits_load_back(self, req: Req, last_host_node: TreeNode) -> bool:
         """Whether more of the prefix of ``req`` is being loaded from the host.
 
-        A request starts at most one load before it is admitted, and waits for its end: loaded KV
-        may be evicted again, or the load may fail, and then it computes those tokens.
+        A request starts at most one load before it is admitted, and waits for the load to end.  If
+        the load fails, or the loaded KV is evicted again, the request computes those tokens.
         """
         host_tier = self._pools.host_tier
         if host_tier is None:
@@ -237,7 +236,7 @@ class PrefillAdder:
         locked = self._lock(req)
         has_room = self._has_room(req, len(req.fill_ids) - len(req.kv.prefix_indices))
         if self._pools.has_states:
-            # The load takes a slot in addition to the request's.
+            # The load takes one slot in addition to the request's.
             has_room &= self._pools.state_slots_wanted(req) < self.rem_mamba_slots()
         self._unlock(req, locked)
         if not has_room:
@@ -248,8 +247,8 @@ class PrefillAdder:
         return req.began_load_back
 
     def _put_back(self, req: Req) -> None:
-        """Return ``req``, which is not admitted in this step, with nothing held."""
-        # For a session's turn nothing is freed here: its session holds it again.
+        """Release what ``req`` holds, since it is not admitted in this step."""
+        # A session's turn frees nothing here, but returns its record to the session.
         if not self._pools.sessions.take_back(req):
             self._return_unadmitted(req)
         req.forget_match()
@@ -257,13 +256,13 @@ class PrefillAdder:
     def _return_unadmitted(self, req: Req) -> None:
         """Free the state slot that matching took for a request that is not admitted.
 
-        A waiting request holds nothing between steps.  Without this the slot is in no free list,
-        no tree node and no running request (sglang#21404).
+        A waiting request must hold nothing between steps.  Without this call the slot would be in
+        no free list, tree node or running request (sglang#21404).
         """
         self._release.return_mamba_slot(req)
 
     def _has_room(self, req: Req, prompt_len: int) -> bool:
-        """Whether all pools have room; call after locking, since locked nodes are not evictable."""
+        """Whether all pools have room; call after locking, which makes nodes unevictable."""
         return (
             self._kv_need(req, prompt_len) < self.rem_total_tokens()
             and self.swa_need(req, len(req.fill_ids) - prompt_len) <= self.rem_swa_tokens()
@@ -272,9 +271,10 @@ class PrefillAdder:
         )
 
     def _to_branching(self, req: Req, start: int, prompt_len: int) -> int:
-        """Stop where the prompt diverges from the cached KV, so that the tree gets a state there.
+        """Return how much of the prompt to compute up to where it diverges from the cached KV.
 
-        Such a prompt is cut like a long one, but not while another request is between chunks.
+        Stopping there gives the tree a state.  The prompt is cut like a long one, but not while
+        another request is between chunks.
         """
         branching = req.mamba_branching_seqlen
         can_chunk = self._rem_chunk_tokens is not None and self.new_chunked_req is None
@@ -283,16 +283,17 @@ class PrefillAdder:
         return min(branching - start, prompt_len) if branching > start else prompt_len
 
     def _chunk_len(self, extend_len: int) -> int:
-        """How much of ``extend_len`` this step computes; cuts are at page borders.
+        """Return how much of ``extend_len`` this step computes.
 
-        The chunk budget starts as whole pages and is charged in whole pages.
+        Cuts are at page borders, because the chunk budget starts as whole pages and is charged in
+        whole pages.
         """
         if self._rem_chunk_tokens is None:
             return extend_len
         return min(extend_len, self._rem_chunk_tokens)
 
     def _kv_need(self, req: Req, prompt_len: int) -> int:
-        """KV tokens for the rest of a prompt and for its outputs, in new pages.
+        """Return the KV tokens, in new pages, for the rest of a prompt and for its outputs.
 
         A prefix ends on a page border, except a session's, which owns the rest of its last page.
         """
@@ -301,7 +302,7 @@ class PrefillAdder:
         return self._in_pages(end) - self._in_pages(start)
 
     def kv_expected(self, req: Req) -> float:
-        """KV tokens that a running request is expected to take, beyond the rest of its own page.
+        """Return the KV tokens that a running request is expected to take beyond its own page.
 
         With a ratio of 1 it never takes more.
         """
@@ -315,14 +316,14 @@ class PrefillAdder:
         return self._in_pages(max(0, math.ceil(tokens) - rest_of_page))
 
     def swa_expected(self, req: Req) -> int:
-        """What a running request may still take in the window pool; less with a full window."""
+        """Return the window-pool tokens that a running request may still take on top of its own."""
         held = req.kv.swa_held_len(self._page_size)
         tokens = min(req.remaining_new_tokens, self._swa_peak - held)
         return self._swa_in_pages(max(0, tokens))
 
     @property
     def _swa_peak(self) -> int:
-        """The window, a step, and a partial page at either end."""
+        """The window, plus one step and a partial page at either end."""
         return self._pools.sliding_window_size + self._decode_tokens + 2 * self._page_size
 
     def _swa_in_pages(self, tokens: int) -> int:
@@ -345,7 +346,7 @@ class PrefillAdder:
         self.can_run_list.append(req)
 
     def _budget_state(self) -> AddReqResult:
-        # Not the rows: the next request may have one already.
+        # Rows are not checked: the next request may already have one.
         if self.rem_total_tokens() <= 0 or min(self.rem_mamba_slots(), self.rem_swa_tokens()) < 0:
             return AddReqResult.NO_TOKEN
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
@@ -353,7 +354,7 @@ class PrefillAdder:
         return AddReqResult.CONTINUE
 
     def _lock(self, req: Req) -> bool:
-        """Lock the matched node; False if it is locked already, as in a session's record."""
+        """Lock the matched node; False if it is already locked, as in a session's record."""
         kv = req.kv
         if kv.is_locked or kv.last_node is None:
             return False

@@ -1,7 +1,7 @@
-"""Every way a request releases what it holds: one walk over all fields of its ``ReqKv``.
+"""Release everything a request holds, in one pass over the fields of its ``ReqKv``.
 
 Finish, abort at any stage, retract, refusal and disconnect all end here.  No destructor frees
-anything, so that a forgotten field stays visible as a leak.
+anything, so a forgotten field stays visible as a leak.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from hybridbench.engine.scheduler.pools import Pools
 
 
 class RequestRelease:
-    """Frees what requests hold; each kind of slot has its own method, called through self."""
+    """Frees what requests hold, with one method, called through self, per kind of slot."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 
     def release(self, req: Req, *, is_insert: bool) -> None:
-        """Free all that ``req`` holds; its record is empty afterwards.
+        """Free everything that ``req`` holds; its record is empty afterwards.
 
-        With ``is_insert`` the prefix cache is offered the committed KV and the state; without, it
-        gets nothing new.  Releasing a request that holds nothing has no effect.  What a session's
-        turn holds goes to its session, unless the turn is aborted.
+        With ``is_insert`` the prefix cache is offered the committed KV and the state; without it,
+        the cache gets nothing new.  A session's turn passes what it holds to its session, unless it
+        is aborted.  Releasing a request that holds nothing has no effect.
         """
         if req.kv.req_pool_idx is not None:
             self._give_back_kv(req, is_insert=is_insert)
         self._release_prefetch(req)
-        # A session that took the record over has taken the row with it.
+        # A session that took over the record has taken the row with it.
         if req.kv.req_pool_idx is not None:
             self._give_back_row(req)
         self.return_mamba_slot(req)
@@ -37,17 +37,17 @@ class RequestRelease:
         self._forget(req)
 
     def retract(self, req: Req) -> None:
-        """Free all that a request holds, to be prefilled again; nothing is cached.
+        """Free everything that a request holds, without caching it; it will be prefilled again.
 
-        KV is freed from ``cache_protected_len`` on, which is a page border.  The prefix may end
-        inside a page and must not determine the start: that page is the request's own.
+        KV is freed from ``cache_protected_len`` on, which is a page border.  Freeing must not start
+        at the end of the prefix, which may lie inside a page: that page is the request's own.
         """
         self.release(req, is_insert=False)
 
     def free_draft_tail(self, req: Req) -> None:
         """Free the pages after the last accepted token, if there are any.
 
-        The rest of that token's own page stays the request's, and its next tokens fill it.
+        The request keeps the rest of that token's page and fills it with its next tokens.
         """
         kv, pools = req.kv, self._pools
         start = ceil_align(kv.kv_committed_len, pools.page_size)
@@ -57,7 +57,7 @@ class RequestRelease:
             pools.token_to_kv_pool_allocator.free(tail.astype(np.int64))
 
     def return_mamba_slot(self, req: Req) -> None:
-        """Free the request's own state slot, if the tree did not take it over."""
+        """Free the request's own state slot unless the tree has taken it over."""
         rows = self._pools.hybrid_rows
         if rows is not None and req.kv.mamba_pool_idx is not None:
             rows.free_mamba_cache(req)
@@ -65,8 +65,8 @@ class RequestRelease:
     def _give_back_kv(self, req: Req, *, is_insert: bool) -> None:
         """Let the cache take or free the KV and the state, and unlock the prefix.
 
-        Positions allocated for a step that never ran hold no KV, so the cache frees them.  Only it
-        can: they may share their first page with committed ones.
+        The cache also frees positions allocated for a step that never ran.  Only the cache can free
+        these: they may share their first page with committed positions.
         """
         self._pools.cache_finished_req(req, is_insert=is_insert)
         req.kv.lock_receipt = None
@@ -75,7 +75,7 @@ class RequestRelease:
         self._pools.req_to_token_pool.free(req)
 
     def _release_prefetch(self, req: Req) -> None:
-        """End the prefetch from storage of a request that waited."""
+        """End a waiting request's prefetch from storage."""
         storage_tier = self._pools.storage_tier
         if storage_tier is not None:
             storage_tier.release_aborted_request(req.arrival)
@@ -88,9 +88,10 @@ class RequestRelease:
         kv.lock_receipt = None
 
     def _forget(self, req: Req) -> None:
-        """Reset the record: leftover values would look like slots still held.
+        """Reset the record, since leftover values would look like held slots.
 
-        Slots that were not freed stay in the record, so that a leak keeps its holder.
+        Slots that were not freed stay in the record, so that a leaked slot can be traced to its
+        holder.
         """
         req.kv = ReqKv(
             req_pool_idx=req.kv.req_pool_idx,

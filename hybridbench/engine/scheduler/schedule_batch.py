@@ -1,4 +1,4 @@
-"""The requests of one step, and what they held when it was formed."""
+"""The requests of one step, and what they held when the step was formed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class ScheduleBatch:
     """The requests of one step, in the order of the forward batch's rows.
 
     ``records`` are what the requests held when the batch was formed.  A request that was released
-    since then has another record, even if it has been admitted again: this distinguishes
-    a late result from one that is waited for.
+    since then has another record, even if it has been admitted again; this distinguishes late
+    results from expected ones.
 
-    ``chunked_req``, if any, is among ``reqs`` and stays between chunks after this step: its logits
+    ``chunked_req``, if any, is among ``reqs`` and is between chunks after this step, so its logits
     are meaningless.
 
-    ``drafts``, if not None, are each request's draft tokens, which the step verifies after its last
-    token; some may be empty.
+    ``drafts``, if not None, holds each request's draft tokens, which may be empty; the step
+    verifies them after the request's last token.
     """
 
     reqs: list[Req]
@@ -37,7 +37,7 @@ class ScheduleBatch:
         chunked_req: Req | None = None,
         drafts: list[list[int]] | None = None,
     ) -> ScheduleBatch:
-        """The batch of ``reqs`` in their present state; keeps the list, without a copy."""
+        """Build the batch of ``reqs`` with their current records; keeps the list, not a copy."""
         return cls(reqs, [req.kv for req in reqs], forward, chunked_req, drafts)
 
 
@@ -45,7 +45,7 @@ class ScheduleBatch:
 class ChainsToCome:
     """A step with room for chains that depend on the results of the previous step.
 
-    ``guesses`` is the maximum of draft tokens in a chain; the requests have KV for as many.
+    ``guesses`` is the maximum number of draft tokens in a chain; KV is allocated for that many.
     """
 
     reqs: list[Req]

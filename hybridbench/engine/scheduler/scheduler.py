@@ -1,4 +1,4 @@
-"""The scheduler's decisions: what runs next, which requests join, and how requests leave."""
+"""Decide what runs next, which requests join, and how requests leave."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ NO_TOKEN = 0
 class Scheduler:
     """Decides which requests run next, and processes the results of their steps.
 
-    One step is: ``settle_aborts``, ``schedule``, ``lay_out``, the model, ``accept``, ``settle``.
+    One step is ``settle_aborts``, ``schedule``, ``lay_out``, the model, ``accept``, ``settle``.
 
-    With overlap ``accept``, ``lay_out`` and ``settle`` get the previous step's batch, and
-    ``launched`` gets this step's.  A device executes its work in order, so a slot may be
-    freed, and a state copied, as soon as the last step that uses it was launched, without waiting
-    for its result.
+    With overlap, ``accept``, ``lay_out`` and ``settle`` get the previous step's batch, and
+    ``launched`` gets this step's.  A device executes its work in order, so a slot may be freed, or
+    a state copied, as soon as the last step that uses it has been launched.
 
     Between steps a waiting request holds nothing, and every other request is in ``running`` or is
     ``chunked_req``.
@@ -66,17 +65,17 @@ class Scheduler:
         self._host_tier = pools.host_tier
         self._rules = WaitingRules(config, pools.timings.now_s)
         self._preemption = Preemption(config, self._rules, pools)
-        # A refusal is not repeated until a request leaves the running batch.
+        # After a refusal, admission is not tried again until a request leaves the running batch.
         self._batch_is_full = False
         self._abort_requested: list[Req] = []
-        self._turned_away = StepOutcome()  # by a full queue; the next step reports them
+        self._turned_away = StepOutcome()  # refused by a full queue; the next step reports them
         self.is_paused = False
         self.waiting_queue: list[Req] = []
         self.running: list[Req] = []
         self.chunked_req: Req | None = None
-        # Requests that still wait although the last step had room for all.
+        # Number of requests that still wait although the last step had room for all.
         self.passed_over = 0
-        # Launched, but its results are not settled; only with overlap, and only between steps.
+        # Launched, but not settled; only with overlap, and only between steps.
         self.in_flight: ScheduleBatch | None = None
         self.sessions = SessionController(pools.sessions, counters, pools.timings.now_s)
         self._decode_tokens = 1 if drafter is None else config.speculative_num_draft_tokens
@@ -93,7 +92,7 @@ class Scheduler:
         )
 
     def add(self, req: Req) -> None:
-        """Queue a new request; if the queue is full, the next step reports which was refused."""
+        """Queue a new request; if the queue is full, the next step reports the refused one."""
         self._enqueue(req)
         refused = self._rules.too_many(req, self.waiting_queue)
         if refused is not None:
@@ -109,16 +108,17 @@ class Scheduler:
             self._abort_requested.append(req)
 
     def request_abort_all(self, message: str) -> int:
-        """End every request with the next step; return how many were not being aborted already."""
+        """End every request with the next step; return how many aborts this adds."""
         pending = self.aborts_pending
         for req in (*self.waiting_queue, *self.admitted()):
             self.request_abort(req, message)
         return self.aborts_pending - pending
 
     def pause(self, *, retract: bool) -> None:
-        """Schedule nothing until ``resume``; with ``retract`` running requests return to the queue.
+        """Schedule nothing until ``resume``; aborts are still settled.
 
-        Without it they keep what they hold, and resume from there.  Aborts are still settled.
+        With ``retract``, running requests return to the queue.  Otherwise they keep what they hold
+        and continue from there.
         """
         self.is_paused = True
         self._counters.pauses += 1
@@ -135,7 +135,7 @@ class Scheduler:
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request is waiting or running, or the result of one is outstanding."""
+        """Whether any request is waiting or running, or a result is outstanding."""
         return bool(self.waiting_queue or self.running or self.chunked_req or self.in_flight)
 
     @property
@@ -145,7 +145,7 @@ class Scheduler:
 
     @property
     def only_waits(self) -> bool:
-        """Whether the engine is paused with nothing running, and no result or transfer pending."""
+        """Whether the engine is paused, with nothing running and no result or transfer pending."""
         running = self.running or self.chunked_req or self.in_flight or self.has_transfers
         return self.is_paused and not running
 
@@ -160,15 +160,15 @@ class Scheduler:
 
     @property
     def aborts_pending(self) -> int:
-        """Requests that end with the next step."""
+        """Number of requested aborts, which the next step settles."""
         return len(self._abort_requested)
 
     def admitted(self) -> list[Req]:
-        """The requests that may hold slots: running ones and the one between chunks."""
+        """Return the requests that may hold slots: running ones and the one between chunks."""
         return [*self.running, self.chunked_req] if self.chunked_req else list(self.running)
 
     def outrun(self) -> list[Req]:
-        """Requests of the batch in flight that were released since it was formed."""
+        """Return the requests of the batch in flight that were released since it was formed."""
         batch = self.in_flight
         if batch is None:
             return []
@@ -176,7 +176,7 @@ class Scheduler:
         return [req for req, record in pairs if req.kv is not record]
 
     def settle_aborts(self, outcome: StepOutcome) -> None:
-        """End the requests that were aborted, at any stage, and those that waited too long."""
+        """End aborted requests, at any stage, and those that waited too long."""
         if self._turned_away.aborted:
             outcome.aborted += self._turned_away.aborted
             self._turned_away = StepOutcome()
@@ -190,7 +190,7 @@ class Scheduler:
             self._abort_admitted(req, outcome)
 
     def schedule(self, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
-        """The next step's batch: a prefill if possible, otherwise a token for all; or None."""
+        """Return the next batch: a prefill if possible, otherwise a decode; None if neither."""
         if self._host_tier is not None:
             self._host_tier.check_hicache_events()
         if self.is_paused:
@@ -206,22 +206,22 @@ class Scheduler:
         previous: ScheduleBatch | None = None,
         tokens: Sequence[Sequence[int]] = (),
     ) -> ScheduleBatch:
-        """``planned`` completed with the results ``tokens`` of the ``previous`` step's requests."""
+        """Complete ``planned`` with the ``tokens`` that the ``previous`` step's requests got."""
         if isinstance(planned, ChainsToCome):
             records = () if previous is None else previous.records
             news = zip(records, tokens, strict=True)
             return self._verifier.lay_out(planned, {id(record): new for record, new in news})
         if previous is None:
             return planned
-        # The token of a request that was released since then is not needed.
+        # A request that was released since then does not need its token.
         last = [new[-1] if new else NO_TOKEN for new in tokens]
         return replace(planned, forward=resolve_future_token_ids(planned.forward, last))
 
     def launched(self, batch: ScheduleBatch | None) -> None:
-        """With overlap only: note that ``batch`` is launched; its results come with the next step.
+        """With overlap only: record that ``batch`` (None if nothing runs) has been launched.
 
-        What a prefill computes is known without them, so the tree gets the prompts now: by the time
-        of the results the next step may have advanced the state.  None means that nothing runs.
+        Its results come with the next step.  A prefill's KV does not depend on them, so its prompts
+        are inserted into the tree now: by then the next step may have advanced the state.
         """
         self.in_flight = batch
         if batch is None or batch.forward.mode != "extend":
@@ -236,15 +236,16 @@ class Scheduler:
                 self._join_running(req)
 
     def accept(self, batch: ScheduleBatch, chosen: NextTokens) -> Sequence[Sequence[int]]:
-        """The tokens that each request of a batch gets: with drafts the accepted ones, whose
-        states are made the requests' here.
+        """Return the tokens that each request of a batch gets.
 
-        The next step reads those states, so this comes before it, settled or not.
+        With drafts, these are the accepted tokens, and the states after them are copied into the
+        requests' slots.  The next step reads those states, so this must come before it, even if
+        the batch is settled later.
 
         Args:
             batch: ran in this step, or with overlap in the previous one.
-            chosen: a token per request of the batch, with drafts one for each of its new tokens.
-                Their logprobs are stored with the requests here.
+            chosen: a token per request of the batch; with drafts, one for each of its new tokens.
+                Their logprobs are stored with the requests.
         """
         tokens: Sequence[Sequence[int]]
         if batch.drafts is None:
@@ -259,11 +260,11 @@ class Scheduler:
     def settle(
         self, batch: ScheduleBatch, tokens: Sequence[Sequence[int]], outcome: StepOutcome
     ) -> None:
-        """Process the tokens of a batch that ran: commit its KV, finish what is done.
+        """Process the tokens of a batch that ran: commit KV and finish completed requests.
 
         Args:
             batch: ran in this step, or with overlap in the previous one.
-            tokens: the result of ``accept``; that of ``chunked_req`` is ignored.
+            tokens: the result of ``accept``; the entry of ``chunked_req`` is ignored.
             outcome: receives the requests that got a token and those that finished.
         """
         is_prefill = batch.forward.mode == "extend"
@@ -271,10 +272,10 @@ class Scheduler:
         if to_share or not is_prefill:
             self._tracker.complete(batch)
         chunked_req, produced = batch.chunked_req, outcome.produced
-        # Without overlap, room for draft tokens is freed at once.
+        # Without overlap, unused room for draft tokens is freed at once.
         frees_tails = self._drafts and not self._config.enable_overlap_schedule
         rows = zip(batch.reqs, batch.records, _seq_lens(batch, tokens), tokens, strict=True)
-        # Frees are grouped into one, since nothing is allocated before the end.
+        # Nothing is allocated before the end, so all frees are grouped into one.
         with self._pools.token_to_kv_pool_allocator.free_group():
             for req, record, seq_len, new in rows:
                 if req is chunked_req:
@@ -294,7 +295,7 @@ class Scheduler:
                 if req.finished_reason is not None:
                     self._finish(req, outcome)
                 elif to_share:
-                    # From here on other requests may reuse the prompt.
+                    # From now on, other requests may reuse the prompt.
                     self._pools.cache_unfinished_req(req)
                     self._join_running(req)
         self._end_settling(outcome)
@@ -360,7 +361,7 @@ class Scheduler:
             if result is not AddReqResult.CONTINUE and adder.can_run_list:
                 last = adder.can_run_list[-1]
                 last.passed |= Passed.ENDED_ADMISSION
-                # Only a hit takes a state slot while the decision is still open.
+                # Only a prefix hit takes a state slot before admission is decided.
                 if len(last.kv.prefix_indices):
                     last.passed |= Passed.ENDED_AFTER_HIT
         else:
@@ -368,17 +369,17 @@ class Scheduler:
             self._counters.refusals += 1
 
     def _count_passed_over(self, adder: PrefillAdder, result: AddReqResult) -> int:
-        """Waiting requests that were left although nothing refused any and rows are free."""
+        """Count requests left waiting although none was refused and rows are free."""
         if result is AddReqResult.CONTINUE:
             added = sum(req is not self.chunked_req for req in adder.can_run_list)
             return len(self.waiting_queue) - added - adder.awaiting
-        # Of the reasons to consider no request at all, only the lack of rows refuses none.
+        # If no request was considered at all, only a lack of rows explains it.
         considered = result is AddReqResult.OTHER or adder.refused or adder.can_run_list
         return 0 if considered or not self._pools.free_rows() else len(self.waiting_queue)
 
     def _admit_by_preemption(self, adder: PrefillAdder) -> AddReqResult:
-        """Continue admitting where the queue was blocked, while requests can be preempted."""
-        # Without the preempted ones, which wait at least one step.
+        """Continue admission where the queue was blocked, while requests can be preempted."""
+        # The copy excludes preempted requests, which wait at least one step.
         queue = list(self.waiting_queue)
         result = AddReqResult.NO_TOKEN
         while result is AddReqResult.NO_TOKEN:
@@ -417,12 +418,12 @@ class Scheduler:
             self.waiting_queue = [req for req in self.waiting_queue if id(req) not in taken]
 
     def _give_up_on_head(self, adder: PrefillAdder, outcome: StepOutcome) -> None:
-        """Abort a request that was refused although no other holds anything.
+        """Abort a request that was refused although no other request holds anything.
 
-        It would be refused forever.  Requests that do not fit an empty engine are rejected at
-        submission, so this happens only when slots have been lost.  Before that, idle sessions
-        are evicted, one per step, and the tree's windows: those of its own prefix, which it locks
-        in whole nodes, may leave too little room.
+        It would be refused in every later step.  Requests that do not fit an empty engine are
+        rejected at submission, so this happens only when slots have been lost.  Before the abort,
+        idle sessions are evicted, one per step, and then all windows of the tree: the request locks
+        its own prefix's windows in whole nodes, which may leave too little room.
         """
         if self.running or self.chunked_req is not None or adder.sent_back or self.has_transfers:
             return
@@ -436,7 +437,7 @@ class Scheduler:
         self._counters.abort_no_room += 1
 
     def _roll_back(self, admitted: Sequence[Req]) -> None:
-        """Return all to the queue: an allocation failed although admission saw room."""
+        """Return all to the queue, because an allocation failed although admission saw room."""
         for req in admitted:
             if req is self.chunked_req:
                 self.chunked_req = None
@@ -446,13 +447,13 @@ class Scheduler:
         self._counters.rollbacks += 1
 
     def _stash_chunk(self, req: Req) -> None:
-        """Give the tree what is computed between chunks, so that others may reuse it."""
+        """Insert the chunks computed so far into the tree, for other requests to reuse."""
         self._pools.cache_unfinished_req(req, chunked=True)
         req.passed |= Passed.CHUNKED
         self._counters.prefill_chunks += 1
 
     def _cached_prefix_len(self, req: Req) -> int:
-        """The length of ``req`` that the cache has now; takes nothing."""
+        """Return how many tokens of ``req`` are cached now; takes no slot or lock."""
         if req.session is not None and req.session.session_id in self._pools.sessions.slots:
             return self._pools.sessions.cached_len(req.session.session_id)
         req.init_next_round_input()
@@ -465,7 +466,7 @@ class Scheduler:
         retracted = self._make_room_for_decode(outcome)
         batch = self._decode_batch()
         while batch is None and self.running and not self._awaits_last():
-            # There was room, but an allocation failed: one request less may succeed.
+            # There was room, but an allocation failed; it may succeed with one request fewer.
             if not self._retract_one():
                 break
             retracted = True
@@ -480,9 +481,7 @@ class Scheduler:
         return batch
 
     def _decode_batch(self) -> ScheduleBatch | ChainsToCome | None:
-        """The next token of each running request, with drafts possibly more; None without
-        requests or room.
-        """
+        """Form a decode or verify step of all running requests; None without requests or room."""
         if not self.running:
             return None
         if self._must_be_revocable():
@@ -494,10 +493,11 @@ class Scheduler:
         return None if forward is None else ScheduleBatch.of(list(self.running), forward)
 
     def _must_be_revocable(self) -> bool:
-        """Whether the next decode step keeps its states apart until its results are in.
+        """Whether the next decode step must keep its states separate until its results are in.
 
-        Overlapped draft tokens do, since it is not known yet how many are accepted.  So do steps of
-        a session's turn: if it is retracted before the results, it resumes from the token before.
+        With overlap, steps with draft tokens must, because it is not yet known how many will be
+        accepted.  So must steps with a session's turn: a turn retracted before the results resumes
+        from the token before.
         """
         if not self._config.enable_overlap_schedule:
             return False
@@ -511,15 +511,16 @@ class Scheduler:
         return self._decode_room.fits(self.running)
 
     def _awaits_last(self) -> bool:
-        """Whether the only running request may have finished, which its pending result will tell,
-        or get room when a transfer ends.
+        """Whether to wait for the only running request instead of retracting or aborting it.
+
+        Its pending result may show that it has finished, or a transfer may end and free room.
         """
         return len(self.running) == 1 and (self.in_flight is not None or self.has_transfers)
 
     def _make_room_for_decode(self, outcome: StepOutcome) -> bool:
-        """Retract until the rest can continue; abort the last one if even that cannot.
+        """Retract requests until the others can continue; abort the last one if it cannot.
 
-        Before that, idle sessions are evicted; retracted turns are idle then, too.
+        Before that abort, idle sessions are evicted, including those of retracted turns.
         """
         retracted = False
         while self.running and not self._next_token_fits():
@@ -555,7 +556,7 @@ class Scheduler:
             self._batch_is_full = False
 
     def _retract_one(self) -> bool:
-        """Retract one running request; False if none can go before the next results."""
+        """Retract one running request; False if none can be retracted before the next results."""
         able = [req for req in self.running if not self._awaits_first(req)]
         if not able:
             return False
@@ -563,9 +564,9 @@ class Scheduler:
         return True
 
     def _awaits_first(self, req: Req) -> bool:
-        """Whether a session's turn has its prefill in flight, and its state includes all of it.
+        """Whether ``req`` is a session's turn with its prefill in flight and its state advanced.
 
-        To resume without that result, it would have to recompute the prompt's last token, from
+        To resume without that result, the turn would have to recompute the prompt's last token from
         the state before it, which no longer exists.
         """
         batch = self.in_flight
@@ -578,7 +579,7 @@ class Scheduler:
         self._retract(req)
 
     def _retract(self, req: Req) -> None:
-        """Return a request to the queue; its outputs stay and are prefilled again."""
+        """Return a request to the queue; its outputs are kept and will be prefilled again."""
         self._release.retract(req)
         req.is_retracted = True
         req.passed |= Passed.RETRACTED
@@ -588,7 +589,7 @@ class Scheduler:
         self.sessions.note_retract(req)
 
     def _prefetch(self, req: Req) -> None:
-        """Start fetching from storage what the tree lacks; not for a session's turn."""
+        """Start fetching the missing prefix from storage, except for a session's turn."""
         storage_tier = self._pools.storage_tier
         if storage_tier is not None and req.session is None:
             req.init_next_round_input()
@@ -618,7 +619,7 @@ class Scheduler:
     def _drop_late_token(self, req: Req) -> None:
         """Count a result for a request that was released since the batch was formed.
 
-        The KV position of that step was freed with all the others: nothing is left to free here.
+        There is nothing to free: the step's KV position was freed with all the others.
         """
         counters = self._counters
         counters.late_tokens += 1
@@ -626,11 +627,11 @@ class Scheduler:
             counters.surplus_steps += 1
 
     def _commit_launched(self, req: Req) -> None:
-        """Commit all steps launched for ``req``, which ends, including a surplus step.
+        """Commit all decode steps launched for ``req``, which is ending, including a surplus step.
 
-        That step was given the request's last token, which is known by now, so KV and state
-        are those of the whole text, and the tree may take both.  A step that keeps its states apart
-        has changed nothing, and never will.
+        The surplus step was given the request's last token, so KV and state cover the whole text
+        and the tree may take both.  A verify step is not committed: it has not changed the state
+        and never will.
         """
         if self.in_flight is not None and self.in_flight.forward.mode == "decode":
             req.kv.kv_committed_len = req.kv.kv_allocated_len
@@ -641,7 +642,7 @@ class Scheduler:
             self._abort_admitted(admitted, outcome)
 
     def _abort_waiting(self, leaving: Sequence[Req], outcome: StepOutcome) -> list[Req]:
-        """Abort the waiting ones in a single walk over the queue; return the others."""
+        """Abort the waiting requests of ``leaving`` in one pass over the queue; return the rest."""
         ids = set(map(id, leaving))
         queued = {id(req) for req in self.waiting_queue if id(req) in ids}
         if not queued:
@@ -665,7 +666,7 @@ class Scheduler:
         self._let_go(req, "decode", outcome)
 
     def _let_go(self, req: Req, stage: AbortStage, outcome: StepOutcome) -> None:
-        # What a decoding request has computed is complete and worth keeping for the next turn.
+        # A decoding request's KV is complete, so the tree may keep it for later requests.
         self._release.release(req, is_insert=stage == "decode")
         self.sessions.abort_req(req, stage)
         self._batch_is_full = False
@@ -686,7 +687,7 @@ def _store_logprobs(
 
 
 def _seq_lens(batch: ScheduleBatch, tokens: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The lengths of the requests of ``batch`` after it; in chains, accepted tokens count."""
+    """Return the lengths of the requests after ``batch``; in chains, only accepted tokens count."""
     if batch.drafts is None:
         return batch.forward.seq_lens
     pairs = zip(batch.forward.prefix_lens, tokens, strict=True)

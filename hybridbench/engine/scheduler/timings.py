@@ -1,4 +1,4 @@
-"""The time of a step by kind of work: seconds and calls since the engine was built."""
+"""Engine time by kind of work: seconds and calls since the engine was built."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from time import perf_counter, thread_time
 class EngineTimings:
     """Cumulative seconds on the engine's own clocks, written only by the engine's thread.
 
-    Measured where the scheduler calls the cache, so that everything a cache does within a call
-    counts for that call: making room for a copied state is part of the match that needs it.
+    Times are taken where the scheduler calls the cache, so they include everything the cache does
+    within a call: a match includes making room for the state that it copies.
 
-    Calls of microseconds are measured in processor time: a preemption within one takes longer than
-    the call itself, and a busy neighbour would look like an engine that degrades.
+    Microsecond calls are measured in processor time.  A preemption within one takes longer than the
+    call itself, so in wall time a busy neighbour would look like a degrading engine.
 
     Attributes:
         now_s: the wall clock; only differences are used.
@@ -23,11 +23,11 @@ class EngineTimings:
         match_s: processor time in prefix matches.
         insert_s: processor time in passing requests' KV and states to the cache.
         evict_s: processor time in evictions that make room for a step.
-        schedule_s: processor time in settling aborts, forming batches and settling them; cache
-            calls included.
-        forward_s: time in the model and in choosing tokens; on a CUDA device, which computes on its
-            own, launching a step and waiting for its results.
-        forward_cpu_s: processor time of the same.
+        schedule_s: processor time in settling aborts, forming batches and settling them, including
+            cache calls.
+        forward_s: wall time in the model and in choosing tokens; on a CUDA device, which computes
+            asynchronously, the time to launch a step and wait for its results.
+        forward_cpu_s: processor time for the same work.
         check_s: processor time in the engine's own checks after its steps.
         match_calls, insert_calls, evict_calls: numbers of calls.
     """
@@ -46,16 +46,16 @@ class EngineTimings:
     evict_calls: int = 0
 
     def count_forward(self, began_s: float, began_cpu_s: float) -> None:
-        """Add the time since these readings of ``now_s`` and ``cpu_s``, when the model ran."""
+        """Add a model run that began at these readings of ``now_s`` and ``cpu_s``."""
         self.forward_s += self.now_s() - began_s
         self.forward_cpu_s += self.cpu_s() - began_cpu_s
 
     def beside_model_s(self) -> float:
-        """Processor time of the engine's thread outside the model; only differences are used."""
+        """Return the engine thread's processor time outside the model; use only differences."""
         return self.cpu_s() - self.forward_cpu_s
 
     def seconds(self) -> dict[str, float]:
-        """The times by metric name."""
+        """Return the times by metric name."""
         return {
             "match_s": self.match_s,
             "insert_s": self.insert_s,

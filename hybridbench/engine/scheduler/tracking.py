@@ -1,12 +1,12 @@
-"""Decide which states are saved when, so that the tree can have them at aligned lengths.
+"""Decide when to save which states, so that the tree gets them at aligned lengths.
 
 A state changes in place with every token, so one worth caching must be copied at the right moment.
 A prefill copies at the last multiple of the chunk size within its step, or where the prompt
-diverges from the cache; a decode step copies where a request reaches a multiple of the interval.
+diverges from the cache.  A decode step copies where a request reaches a multiple of the interval.
 A session keeps what its turns compute after the first prompt, so a copy would never be read.
 
-Source: SGLang's extra_buffer strategy; its prefill counts multiples from the start of the step,
-ours from the beginning of the request, so that short steps and odd prefixes reach them, too.
+Source: SGLang's extra_buffer strategy.  Its prefill counts multiples from the start of the step;
+ours counts from the start of the request, so that short steps and odd prefixes also reach them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from hybridbench.foundation.engine_config import EngineConfig
 class TrackLimits:
     """The lengths at which states are saved, in tokens; both are whole pages.
 
-    ``chunk_size`` is the grid of prefills, ``interval`` that of decode steps.  With ``branching``
-    a prefill saves where the prompt diverges from the cached KV, rather than at its end.
+    Prefills save at multiples of ``chunk_size``, decode steps at multiples of ``interval``.  With
+    ``branching``, a prefill saves where the prompt diverges from the cached KV, not at its end.
     """
 
     chunk_size: int
@@ -39,7 +39,7 @@ class TrackLimits:
 
     @classmethod
     def of(cls, config: EngineConfig) -> TrackLimits:
-        """The limits for ``config``."""
+        """Return the limits for ``config``."""
         return cls(
             chunk_size=config.cache_chunk_size,
             interval=config.mamba_track_interval,
@@ -49,7 +49,7 @@ class TrackLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The copies of a step: the two fields of a ``ForwardBatch`` of these names."""
+    """A step's state copies, as the fields of the same names in ``ForwardBatch``."""
 
     mamba_track_seqlens: list[int] | None = None
     mamba_track_indices: IndexArray | None = None
@@ -59,7 +59,7 @@ NOTHING = Tracked()
 
 
 class StateTracker:
-    """Plans the copies of a step and records them when it has run."""
+    """Plans a step's state copies and records them once it has run."""
 
     def __init__(self, pools: Pools, limits: TrackLimits, counters: EngineCounters) -> None:
         self._pools = pools
@@ -69,7 +69,7 @@ class StateTracker:
         self._rows = rows if rows is not None and rows.enable_mamba_extra_buffer else None
 
     def extend(self, reqs: Sequence[Req], prefix_lens: Sequence[int]) -> Tracked:
-        """The copies of a prefill step of ``reqs`` that is about to run; all have rows."""
+        """Plan the copies of a prefill step that is about to run; all ``reqs`` have rows."""
         if self._rows is None:
             return NOTHING
         seqlens = [
@@ -79,7 +79,7 @@ class StateTracker:
         return self._with_slots(self._rows, reqs, seqlens)
 
     def decode(self, reqs: Sequence[Req], seq_lens: Sequence[int]) -> Tracked:
-        """The copies of a decode step that brings ``reqs`` to ``seq_lens``."""
+        """Plan the copies of a decode step that brings ``reqs`` to ``seq_lens``."""
         if self._rows is None:
             return NOTHING
         interval = self._limits.interval
@@ -92,11 +92,11 @@ class StateTracker:
         return self._with_slots(self._rows, reqs, seqlens)
 
     def complete(self, batch: ScheduleBatch) -> None:
-        """Record the copies that ``batch`` has made as the ones to keep from now on.
+        """Record the copies made by ``batch`` as the ones to keep from now on.
 
-        For a prefill this is valid after its launch, for a decode step only with its results:
-        until then a request may turn out to have ended one step earlier.  A request whose record
-        has changed since the batch was formed has released its buffer.
+        Call this for a prefill after its launch, for a decode step only once its results are in:
+        they may show that a request ended one step earlier.  A request whose record has changed
+        since the batch was formed has released its buffer, so it is skipped.
         """
         seqlens = batch.forward.mamba_track_seqlens
         if self._rows is None or seqlens is None:
@@ -107,13 +107,13 @@ class StateTracker:
                 self._counters.states_tracked += 1
 
     def complete_verified(self, batch: ScheduleBatch, taken: Sequence[int]) -> None:
-        """Save the states that lie within the accepted parts of the chains of ``batch``.
+        """Save the due states that lie within the accepted parts of the chains of ``batch``.
 
-        How much of a chain is accepted is known only after its step, so nothing was planned for it.
+        These copies could not be planned, because the step determines how much is accepted.
 
         Args:
-            batch: the verified batch; all of its requests still have their records.
-            taken: accepted tokens of each chain, including its first one.
+            batch: the verified batch; a request that was released since has 0 in ``taken``.
+            taken: number of accepted tokens of each chain, including its first one.
         """
         if self._rows is None:
             return
@@ -134,7 +134,7 @@ class StateTracker:
         self._counters.states_tracked += len(due)
 
     def _due_in_prefill(self, req: Req, prefix_len: int) -> int:
-        """The length in (prefix, end of this step] at which to save the state, or NOT_TRACKED."""
+        """Return the length in (prefix, end of step] at which to save the state, or NOT_TRACKED."""
         if self._pools.sessions.find_active_slot(req) is not None:
             return NOT_TRACKED
         end = prefix_len + req.extend_input_len
@@ -162,7 +162,7 @@ class StateTracker:
         return Tracked(seqlens, slots)
 
     def _take_slot(self, rows: HybridReqToTokenPool, req: Req) -> int | None:
-        """A slot of the request's buffer; the lazy strategy may allocate it, evicting a state."""
+        """Take a slot of the request's buffer; the lazy strategy may evict a state for it."""
         slot = rows.take_track_slot(req)
         if slot is None and self._pools.make_mamba_room(1):
             slot = rows.take_track_slot(req)

@@ -1,13 +1,13 @@
-"""Verify steps: each request's last token and draft tokens that may follow it.
+"""Plan and settle verify steps, which run each request's last token and its draft tokens.
 
-A draft token is accepted if it is the very token that plain decoding would choose there.  Sampled
-tokens depend on logits, seed and position alone, so this holds at any temperature, and the
-outputs are those of the engine without speculation.
+A draft token is accepted if plain decoding would choose the same token there.  Sampled tokens
+depend only on logits, seed and position, so this holds at any temperature, and the outputs equal
+those of the engine without speculation.
 
-Such a step leaves the state slots unchanged and keeps the states after each token in separate
-buffers.  So with overlapped scheduling a step can still be undone while its results are out.  How
-many tokens it yields is unknown when the next one is formed, so its KV is allocated for the
-maximum and stays the request's: ``kv_allocated_len`` runs ahead of ``kv_committed_len``.
+A verify step leaves the state slots unchanged and keeps the states after each token in separate
+buffers, so with overlapped scheduling it can still be undone while its results are pending.  How
+many tokens it yields is unknown when the next step is formed.  KV is therefore allocated for the
+maximum, and the request keeps it: ``kv_allocated_len`` runs ahead of ``kv_committed_len``.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class DraftVerifier:
         release: RequestRelease,
         counters: EngineCounters,
     ) -> None:
-        """``num_draft_tokens`` is the longest chain: the last token of a request and its drafts.
+        """Limit chains, a request's last token and its drafts, to ``num_draft_tokens``.
 
-        Without a ``drafter`` a chain is the last token alone.
+        Without a ``drafter`` a chain is only the last token.
         """
         self._drafter = drafter
         self._most_guesses = 0 if drafter is None else num_draft_tokens - 1
@@ -49,10 +49,10 @@ class DraftVerifier:
         self._release = release
         self._counters = counters
 
-    # Steps whose results arrive before the next one is formed.
+    # Without overlap: results arrive before the next step is formed.
 
     def batch(self, running: Sequence[Req]) -> ScheduleBatch | None:
-        """A chain for each of ``running``; None if there are no draft tokens, or none fit."""
+        """Return a batch of one chain per request; None if there are no drafts or none fit."""
         drafts = self._propose(running)
         forward = self._builder.verify(running, drafts) if any(drafts) else None
         if forward is None:
@@ -61,13 +61,13 @@ class DraftVerifier:
         return ScheduleBatch.of(list(running), forward, drafts=drafts)
 
     def free_tail(self, req: Req) -> None:
-        """Free the pages of ``req`` that only rejected draft tokens reached, if there are any."""
+        """Free the pages of ``req`` that hold only rejected draft tokens, if any."""
         kv = req.kv
         if ceil_align(kv.kv_committed_len, self._pools.page_size) < kv.kv_allocated_len:
             self._counters.draft_tails += 1
         self._release.free_draft_tail(req)
 
-    # With overlap: room first, the chains once the previous results are in.
+    # With overlap: allocate room first; build the chains once the previous results are in.
 
     def fits(self, running: Sequence[Req], in_flight: ScheduleBatch | None) -> bool:
         """Evict if necessary; return whether each of ``running`` has room for a plain decode."""
@@ -76,8 +76,9 @@ class DraftVerifier:
     def reserve(
         self, running: Sequence[Req], in_flight: ScheduleBatch | None
     ) -> ChainsToCome | None:
-        """Allocate KV for a chain each, with fewer drafts if room is short; None, with none taken,
-        if even chains without drafts do not fit.
+        """Allocate KV for one chain per request, with fewer drafts if room is short.
+
+        None, with nothing taken, if even chains without drafts do not fit.
         """
         guesses = self._most_guesses
         ends = _ends(running, in_flight, guesses)
@@ -93,7 +94,7 @@ class DraftVerifier:
 
         Args:
             planned: the result of ``reserve``.
-            news: tokens about to be given to requests, by the id of their records.
+            news: tokens that the requests are about to get, by the id of their records.
         """
         begins, drafts, last_tokens = [], [], []
         for req in planned.reqs:
@@ -110,10 +111,10 @@ class DraftVerifier:
     # Results.
 
     def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> list[list[int]]:
-        """Return the tokens that each request of a verified batch gets, and set their states.
+        """Return the tokens that each request of a verified batch gets, and update their states.
 
-        At least one token each, but none for a request that was released since the batch was
-        formed: its state slot may belong to another request.
+        Each request gets at least one token, except one released since the batch was formed: it
+        gets none, since its state slot may belong to another request.
 
         Args:
             batch: the verified batch, with its ``drafts``.
@@ -134,17 +135,17 @@ class DraftVerifier:
         return taken
 
     def _propose(self, running: Sequence[Req]) -> list[list[int]]:
-        """Draft tokens for each of ``running``; fewer if the pools have no room for more."""
+        """Propose draft tokens for each of ``running``; fewer if the pools lack room."""
         drafts = [self._guesses(req, req.output_ids, self._most_guesses) for req in running]
         longest = max(map(len, drafts), default=0)
-        # There is room for one token each already, so this ends at zero drafts at the latest.
+        # There is already room for one token each, so this ends at zero drafts at the latest.
         while longest and self._missing(running, _with(running, drafts)) > self._pools.kv_room():
             longest -= 1
             drafts = [guesses[:longest] for guesses in drafts]
         return drafts
 
     def _guesses(self, req: Req, outputs: Sequence[int], most: int) -> list[int]:
-        """Propose at most what the request may still use, for which admission promised room."""
+        """Propose no more than the request may still produce: admission promised only that room."""
         most = min(most, req.sampling_params.max_new_tokens - len(outputs) - 1)
         is_over = req.end_with(outputs[-1], len(outputs)) is not None
         if self._drafter is None or most < 1 or is_over:
@@ -152,7 +153,7 @@ class DraftVerifier:
         return self._drafter.propose(req.origin_input_ids, outputs, most)[:most]
 
     def _missing(self, running: Sequence[Req], ends: Sequence[int]) -> int:
-        """KV tokens, in whole pages, to bring each of ``running`` to its length in ``ends``."""
+        """Return the KV tokens, in whole pages, that extending ``running`` to ``ends`` takes."""
         page_size = self._pools.page_size
         return sum(
             max(0, ceil_align(end, page_size) - ceil_align(req.kv.kv_allocated_len, page_size))
@@ -163,7 +164,7 @@ class DraftVerifier:
         """Copy the state after each request's last accepted input into its slot."""
         if not self._pools.has_states:
             return
-        # The dump receives the state of a request that was released.
+        # The state of a released request goes to the dump slot.
         rows = zip(batch.reqs, taken, strict=True)
         self._pools.mamba_pool.update_mamba_state_after_verify(
             [req.kv.state_slot if tokens else 0 for req, tokens in rows],
@@ -186,7 +187,7 @@ class DraftVerifier:
 
 
 def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """The model's tokens up to the first disagreement, or to the end of the request."""
+    """Return the model's tokens up to the first disagreement or the end of the request."""
     count = len(req.output_ids)
     for place, token_id in enumerate(chosen):
         is_last = req.end_with(token_id, count + place + 1) is not None
@@ -196,15 +197,15 @@ def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]
 
 
 def _with(running: Sequence[Req], drafts: Sequence[Sequence[int]]) -> list[int]:
-    """Lengths after chains with these draft tokens."""
+    """Return the requests' lengths after chains with these draft tokens."""
     pairs = zip(running, drafts, strict=True)
     return [req.kv.kv_allocated_len + 1 + len(guesses) for req, guesses in pairs]
 
 
 def _ends(running: Sequence[Req], in_flight: ScheduleBatch | None, guesses: int) -> list[int]:
-    """Lengths after chains with this many drafts, if everything in flight is accepted.
+    """Return the lengths after chains with this many drafts if all tokens in flight are accepted.
 
-    No request becomes longer than its last output token, whatever is drafted.
+    Drafts never extend a request past its maximum number of output tokens.
     """
     reached: dict[int, int] = {}
     if in_flight is not None:

@@ -1,4 +1,4 @@
-"""Rules of the waiting queue: the order, its length limit, and the time-out."""
+"""Rules of the waiting queue: its order, length limit and time-out."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ WAITED_TOO_LONG = "the request waited too long for its admission"
 
 
 class WaitingRules:
-    """Answers questions about waiting requests; holds none of them and ends none."""
+    """Applies the rules to waiting requests; holds none of them and ends none."""
 
     def __init__(self, config: EngineConfig, now_s: Callable[[], float]) -> None:
-        """``now_s`` is the engine's clock, in seconds."""
+        """Use ``now_s`` as the engine's clock, in seconds."""
         self._max_queued = config.max_queued_requests
         self._timeout_s = config.req_waiting_timeout_s
         self._by_priority = config.enable_priority_scheduling
         self._sign = 1 if config.schedule_low_priority_values_first else -1
         self._now_s = now_s
-        # No request is overdue before this, so that most steps need not search the queue.
+        # No request is overdue before this, so most steps need not search the queue.
         self._next_due_s = math.inf
 
     def rank(self, req: Req) -> int:
-        """The rank of a request, smaller first; 0 for all without priority scheduling."""
+        """Return a request's rank, smaller first; always 0 without priority scheduling."""
         return self._sign * req.priority if self._by_priority else 0
 
     def entered(self, req: Req) -> None:
-        """Note that ``req`` begins to wait: on submission, and again when it is retracted."""
+        """Record that ``req`` begins to wait, on submission or after a retract."""
         req.queued_s = self._now_s()
         if self._timeout_s is not None:
             self._next_due_s = min(self._next_due_s, req.queued_s + self._timeout_s)
 
     def too_many(self, newest: Req, waiting_queue: Sequence[Req]) -> Req | None:
-        """The request that a full queue refuses, with its reason noted; None if there is room.
+        """Return the request that a full queue refuses, its reason set; None if there is room.
 
-        ``newest`` is in the queue already.  It is refused itself, unless with priority scheduling a
-        request of lower priority waits: then the lowest is refused, the newest among equals.
-        Requests being aborted do not count.  Source: SGLang's ``_abort_on_queued_limit``; retracted
-        requests may overfill our queue, since they have been served in part.  For the same reason
-        none of them is refused: new requests would take the places beyond the limit, and the next
-        retracts would overfill it again.
+        ``newest`` is already in the queue.  It is refused, unless priority scheduling is on and a
+        request of lower priority waits; then the lowest is refused, the newest among equals.
+        Requests being aborted do not count.
+
+        Retracted requests may exceed the limit and are never refused, because they have been served
+        in part.  Refusing them would let new requests take the places beyond the limit, and the
+        next retracts would exceed it again.  Source: SGLang's ``_abort_on_queued_limit``.
         """
         if self._max_queued is None or len(waiting_queue) <= self._max_queued:
             return None
@@ -59,10 +60,10 @@ class WaitingRules:
         return refused
 
     def overdue(self, waiting_queue: Sequence[Req]) -> list[Req]:
-        """Requests that have waited too long, with their reason noted.
+        """Return the requests that have waited too long, their reasons set.
 
-        Costs nothing before the first can be overdue.  Time counts from submission or the
-        last retract, also while the engine is paused.
+        The queue is searched only once a request can be overdue.  Waiting time counts from
+        submission or the last retract, and includes pauses of the engine.
         """
         if self._timeout_s is None:
             return []

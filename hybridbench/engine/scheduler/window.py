@@ -1,4 +1,4 @@
-"""Free the window-pool KV that running requests hold behind their windows, between steps."""
+"""Free, between steps, the window-pool KV that running requests hold before their windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.engine.scheduler.pools import Pools
 
 
 class WindowRelease:
-    """Frees the window part of positions that no step of their request will read again."""
+    """Frees the window-pool KV of positions that no later step of their request will read."""
 
     def __init__(
         self, pools: Pools, allocator: SWATokenToKVPoolAllocator, counters: EngineCounters
@@ -24,10 +24,10 @@ class WindowRelease:
         self._counters = counters
 
     def release(self, reqs: Sequence[Req]) -> None:
-        """Free what ``reqs`` have left behind since the last call.
+        """Free the positions that have left the windows of ``reqs`` since the last call.
 
-        The window part of the shared prefix is unlocked as well, once everything they still read
-        is their own.  Steps in flight read no further back than this frees.
+        Once a request reads only its own positions, the window part of its shared prefix is
+        unlocked as well.  Steps in flight do not read the freed positions.
         """
         behind = [self._leave_behind(req.kv) for req in reqs]
         freed = [positions for positions in behind if len(positions)]
@@ -37,7 +37,7 @@ class WindowRelease:
             self._counters.swa_released_tokens += sum(map(len, freed))
 
     def _leave_behind(self, kv: ReqKv) -> IntArray:
-        """Advance ``swa_evicted_seqlen``; return the locations of own positions that it passes."""
+        """Advance ``swa_evicted_seqlen``; return the locations of the own positions it passes."""
         start, end = kv.swa_held_from, self._window_start(kv.kv_committed_len)
         if end >= kv.cache_protected_len:
             self._unlock_window(kv)
@@ -47,17 +47,17 @@ class WindowRelease:
         return behind
 
     def _window_start(self, committed_len: int) -> int:
-        """The first position that is still needed, at a page border.
+        """Return the first position that is still needed, rounded down to a page border.
 
-        A retracted turn recomputes its last token, and the tree takes whole pages: either may
-        resume with a window that ends a token, or a page, before ``committed_len``.
+        A retracted turn recomputes its last token, and the tree takes whole pages.  A resumed
+        window may therefore end a token, or a page, before ``committed_len``.
         """
         page_size = self._pools.page_size
         wanted = committed_len - self._pools.sliding_window_size - (page_size - 1)
         return max(0, wanted // page_size * page_size)
 
     def _unlock_window(self, kv: ReqKv) -> None:
-        """Unlock the window part of the prefix, now that the window is all the request's own."""
+        """Unlock the window part of the prefix, since the request now owns its whole window."""
         receipt, node = kv.lock_receipt, kv.last_node
         if receipt is not None and node is not None and receipt.swa_locked_len:
             kv.lock_receipt = self._pools.tree_cache.dec_swa_lock_only(node, receipt)
