@@ -1,1 +1,1 @@
-"""The models: configuration, weights from files or from a seed, and the forward pass."""
+"""Models: configuration, weights from files or from a seed, and the forward pass."""

@@ -1,4 +1,4 @@
-"""Full attention, plain or with an output gate: keys and values live in the KV pool."""
+"""Full attention, plain or with an output gate, over keys and values in the KV pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridbench.engine.models.step import ExtendStep, Step
 
 
 class Attention:
-    """Grouped-query attention, with all channels of a head rotated or none."""
+    """Grouped-query attention that rotates all channels of a head or none."""
 
     def __init__(
         self, loader: Loader, layer_id: int, prefix: str, config: ModelConfig, *, rotated: bool
@@ -37,7 +37,7 @@ class Attention:
 
     @staticmethod
     def tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
-        """Names and shapes, as in checkpoints below the layer's prefix."""
+        """Yield names, relative to the layer's prefix in a checkpoint, and shapes."""
         hidden = config.hidden_size
         query, key = (
             heads * config.head_dim
@@ -89,7 +89,7 @@ class GatedAttention:
             self._in_bias = self._gates_last([loader.matrix(f"{prefix}.{p}.bias") for p in parts])
             self._out_bias = loader.matrix(f"{prefix}.o_proj.bias")
         self._out = loader.matrix(f"{prefix}.o_proj.weight")
-        # One norm serves queries and keys; only the scales differ.  [H + Hkv, hd].
+        # [H + Hkv, hd].  One norm serves queries and keys, which differ only in their scales.
         scale = torch.cat(
             (
                 loader.precise(f"{prefix}.q_norm.weight").expand(self._heads, -1),
@@ -113,10 +113,10 @@ class GatedAttention:
         return self._gated(mixed, gate)
 
     def of_last_rows(self, x: Tensor, step: ExtendStep, kv_pool: HybridLinearKVPool) -> Tensor:
-        """[T, h] -> [B, h]: the same for only the last new token of each request.
+        """[T, h] -> [B, h]: compute the output of only the last new token of each request.
 
-        Keys and values of all tokens are stored; the last layer has no other effect on other
-        tokens.
+        Keys and values of all tokens are stored; the model's last layer needs nothing else of the
+        other tokens.
         """
         head_dim, key_width = self._head_dim, self._key_heads * self._head_dim
         begin = self._heads * head_dim
@@ -136,7 +136,7 @@ class GatedAttention:
         return self._gated(mixed, gate)
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised queries and keys [T, H + Hkv, hd], values [T, Hkv, hd], gates [T, H*hd]."""
+        """Return normalised q and k [T, H + Hkv, hd], v [T, Hkv, hd] and gates [T, H*hd]."""
         head_dim, both_heads = self._head_dim, self._heads + self._key_heads
         widths = [both_heads * head_dim, self._key_heads * head_dim, self._heads * head_dim]
         qk, v, gate = torch.split(functional.linear(x, self._in, self._in_bias), widths, dim=1)
@@ -148,7 +148,7 @@ class GatedAttention:
         return functional.linear(gated, self._out, self._out_bias)
 
     def _gates_last(self, parts: list[Tensor]) -> Tensor:
-        """Stored query rows are [query | gate] per head; move all gates after the values."""
+        """Move all gates after the values; query rows are stored as [query | gate] per head."""
         query_gate = parts[0].view(self._heads, 2, self._head_dim, -1)
         query = query_gate[:, 0].reshape(self._heads * self._head_dim, -1)
         gate = query_gate[:, 1].reshape(self._heads * self._head_dim, -1)

@@ -1,7 +1,7 @@
-"""The common part of all model families: one step from index arrays to logits.
+"""The part that all model families share: one step from index arrays to logits.
 
-A decode step is computed from ``DecodeInputs`` alone, which are on the device: it reads nothing on
-the host and never waits, so that it can be recorded (``cuda_graph_runner.py``).
+A decode step is computed only from ``DecodeInputs``, which are on the device.  It reads nothing on
+the host and never waits, so it can be recorded (``cuda_graph_runner.py``).
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ StepT = TypeVar("StepT")
 
 
 class CausalLM(ABC, Generic[StepT]):
-    """A model, which owns only its weights.  Everything about requests is in the pools passed to
-    it.
-    """
+    """A model that owns only its weights; everything about requests is in the pools it is given."""
 
     dtype: torch.dtype
     device: torch.device
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after the last new token of each request, owned by the caller.
+        """Return logits [B, vocab] after the last new token of each request, owned by the caller.
 
-        For a verify batch [T, vocab], after every new token; its states go to the pool's draft
-        buffers.  Writes keys, values and states of the new tokens into the pools, by slot.
+        Writes keys, values and states of the new tokens into the pools, by slot.  For a verify
+        batch, returns [T, vocab], after every new token, and writes the states into the pool's
+        draft buffers.
         """
         if batch.mode == "decode":
             return self.decode(self.decode_inputs(batch, kv_pool).to(self.device), kv_pool)
@@ -48,22 +47,22 @@ class CausalLM(ABC, Generic[StepT]):
         return self._logits(input_ids, self._plan(batch, kv_pool), kv_pool)
 
     def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:
-        """The inputs of ``decode`` for a decode batch, on the host."""
-        del kv_pool  # In most families all attention layers store and see the same.
+        """Build the inputs of ``decode`` for a decode batch, on the host."""
+        del kv_pool  # In most families all attention layers store and see the same tokens.
         return decode_inputs(batch)
 
     @torch.inference_mode()
     def decode(self, inputs: DecodeInputs, kv_pool: HybridLinearKVPool) -> Tensor:
-        """``forward`` for a decode batch whose inputs are on the device."""
+        """Run ``forward`` for a decode batch whose inputs are on the device."""
         return self._logits(inputs.input_ids, self._plan_decode(inputs), kv_pool)
 
     @abstractmethod
     def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> StepT:
-        """What all layers share in a step other than decode."""
+        """Build what all layers share in a step other than decode."""
 
     @abstractmethod
     def _plan_decode(self, inputs: DecodeInputs) -> StepT:
-        """The same for a decode step, computed on the device."""
+        """Build the same for a decode step, on the device."""
 
     @abstractmethod
     def _logits(self, input_ids: Tensor, step: StepT, kv_pool: HybridLinearKVPool) -> Tensor:
@@ -75,7 +74,7 @@ class HybridLM(CausalLM[Step]):
 
     _frequencies: Frequencies
     _conv_kernel: int
-    """Width of the convolutions of its recurrent layers, in tokens."""
+    """Width of the recurrent layers' convolutions, in tokens."""
 
     def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Step:
         del kv_pool

@@ -1,4 +1,4 @@
-"""The shape of a model, from any file or preset: what every family has."""
+"""The configuration that all model families share, from a file or a preset."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(ABC):
-    """Field names are those of the released config.json, except where a comment says otherwise.
+    """A model's shape; field names are those of the released config.json unless noted.
 
-    A model family is a subclass with a model built from it; ``registry.py`` lists both.
+    Each model family has a subclass and a model built from it; ``registry.py`` lists both.
     """
 
     model_type: ClassVar[str]
     architecture: ClassVar[str]
-    """The class that a config.json names."""
+    """The class named in config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -44,23 +44,23 @@ class ModelConfig(ABC):
     """Tokens that end a text; from config.json and generation_config.json."""
     max_position_embeddings: int = 262_144
     sliding_window: int = 0
-    """Tokens that a query of a sliding layer sees, its own included; 0 without such layers."""
+    """Tokens that a query of a sliding layer sees, including its own; 0 without such layers."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Shape]:
-        """Names and shapes of all tensors, as in a checkpoint, in order of depth."""
+        """Return the names and shapes of all tensors, as in a checkpoint, in order of depth."""
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Plausible values for the tensor ``name`` from standard normal ``noise``, in place.
+        """Turn standard normal ``noise`` into plausible values for the tensor ``name``, in place.
 
-        Matrices are scaled by their fan-in, norms are near identity, decays are spread.
+        Matrices are scaled by their fan-in, norms are near identity, and decays are spread.
         """
         if name.endswith(("norm.weight", "norm_f.weight", ".D")):
             return noise.mul_(0.1).add_(1.0)
         if name.endswith("A_log"):
             return noise.mul_(0.7).add_(1.0)
         if name.endswith("dt_bias"):
-            # Steps from a thousandth to a half, the initial values of the released models.
+            # Steps from about 0.001 to 0.5, like the initial values of the released models.
             return noise.sub_(3.0)
         if name.endswith("bias"):
             return noise.mul_(0.02)
@@ -69,7 +69,7 @@ class ModelConfig(ABC):
         return noise.mul_(noise[0].numel() ** -0.5)
 
     def hf_fields(self) -> dict[str, object]:
-        """The content of an equivalent config.json, in its newer spelling."""
+        """Return the content of an equivalent config.json, with the newer keys."""
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -101,7 +101,7 @@ class ModelConfig(ABC):
 
     @property
     def swa_layer_ids(self) -> tuple[int, ...]:
-        """The layers among these that read no further back than the sliding window."""
+        """The KV layers that read no further back than the sliding window."""
         kinds = enumerate(self.layer_types)
         return tuple(i for i, kind in kinds if kind == "sliding_attention")
 
@@ -117,12 +117,12 @@ class ModelConfig(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no recurrent layers")
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Bytes of keys and values per token position, over all layers."""
+        """Return the bytes of keys and values per token position, over all layers."""
         width = 2 * self.num_key_value_heads * self.head_dim
         return len(self.kv_layer_ids) * width * dtype.itemsize
 
     def state_bytes_per_slot(self, dtype: torch.dtype) -> int:
-        """Bytes of one request's recurrent state over all layers."""
+        """Return the bytes of one request's recurrent state, over all layers."""
         if not self.linear_layer_ids:
             return 0
         shape = self.cache_params.shape
@@ -132,5 +132,5 @@ class ModelConfig(ABC):
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of recurrent states, gates, norms and the router: at least float32."""
+    """Return the dtype of recurrent states, gates, norms and the router: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,6 +1,6 @@
-"""Falcon-H1: every layer has attention and Mamba2 in parallel, then an MLP, all with multipliers.
+"""Falcon-H1: every layer runs attention and Mamba2 in parallel, then an MLP, with multipliers.
 
-Every layer keeps KV for each token and one recurrent state for each request.
+Every layer keeps KV per token and a recurrent state per request.
 
 Source: the released checkpoints' config.json, and the model of that name in transformers.
 """
@@ -31,13 +31,13 @@ from hybridbench.engine.models.weights import WeightSource
 
 
 def hybrid_layers(layers: int) -> tuple[LayerKind, ...]:
-    """Layer kinds: every layer is both attention and Mamba2."""
+    """Return the kinds of ``layers`` layers, each with both attention and Mamba2."""
     return tuple("hybrid" for _ in range(layers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
-    """Factors for activations, named as in config.json without ``_multiplier``."""
+    """Factors for activations, named as in config.json but without ``_multiplier(s)``."""
 
     embedding: float = 1.0
     lm_head: float = 1.0
@@ -49,11 +49,11 @@ class Multipliers:
     ssm: tuple[float, ...] = (1.0,) * 5
     """For the gate, x, B, C and the time steps."""
     mlp: tuple[float, ...] = (1.0,) * 2
-    """For the gate, and for the MLP's output."""
+    """For the gate and the MLP's output."""
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> Multipliers:
-        """The multipliers in a config.json."""
+        """Read the multipliers of a config.json."""
         factors = {
             name: fields.finite_numbers(f"{name}_multiplier", (1.0,))[0]
             for name, value in vars(cls()).items()
@@ -66,7 +66,7 @@ class Multipliers:
         )
 
     def hf_fields(self) -> dict[str, object]:
-        """The keys of these multipliers in a config.json."""
+        """Return the keys of these multipliers in a config.json."""
         return {
             f"{name}_multiplier" if isinstance(value, float) else f"{name}_multipliers": value
             for name, value in vars(self).items()
@@ -75,7 +75,9 @@ class Multipliers:
 
 @dataclass(frozen=True, kw_only=True)
 class FalconH1Config(ModelConfig):
-    """``mamba_d_ssm`` follows from the heads; ``layer_types`` is not written: all are "hybrid"."""
+    """In config.json, ``mamba_d_ssm`` is derived from the heads, and ``layer_types`` is omitted
+    because every layer is "hybrid".
+    """
 
     model_type = "falcon_h1"
     architecture = "FalconH1ForCausalLM"
@@ -100,7 +102,7 @@ class FalconH1Config(ModelConfig):
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> FalconH1Config:
-        """The model that a config.json describes.
+        """Read the model that a config.json describes.
 
         Raises:
             ConfigError: names the file, the key and the supported values in one sentence.
@@ -228,12 +230,15 @@ class FalconH1Config(ModelConfig):
         }
 
 
-# JSON has no infinity; transformers writes this.
+# JSON has no infinity; transformers writes this instead.
 _INFINITE = {"__float__": "Infinity"}
 
 
 def _mamba_heads(fields: ConfigFields, hidden_size: int) -> tuple[int, int]:
-    """Heads of Mamba2 and channels per head; one of two keys gives the total width."""
+    """Read Mamba2's heads and channels per head.
+
+    Their product is ``mamba_d_ssm``, or ``mamba_expand`` times ``hidden_size`` if that is null.
+    """
     heads = fields.whole("mamba_n_heads", 128)
     width = fields.whole_or_null("mamba_d_ssm", fields.whole("mamba_expand", 2) * hidden_size, 1024)
     if width % heads:
@@ -265,10 +270,10 @@ def _time_step_limit(fields: ConfigFields) -> tuple[float, float]:
 
 
 class _MultipliedWeights:
-    """Weights that include the multipliers: a step then applies only the embedding's.
+    """Weights that include the multipliers, so that a step applies only the embedding's.
 
-    All other multipliers scale an input or an output of a linear map.  The head's is
-    included in the norm before it, as the head may be tied to the embedding.
+    All other multipliers scale an input or an output of a linear map.  The head's is included in
+    the norm before it, because the head may be tied to the embedding.
     """
 
     def __init__(self, source: WeightSource, config: FalconH1Config, dtype: torch.dtype) -> None:
@@ -317,7 +322,7 @@ class _Layer:
 
 
 class FalconH1(HybridLM):
-    """The model; it owns only its weights.  States are in the pools passed to it."""
+    """The Falcon-H1 model."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The gated delta net: a short convolution and a recurrent state per request, kept by slot."""
+"""The gated delta net: a short convolution and a recurrent state, both stored by slot."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hybridbench.engine.models.step import (
 )
 
 _L2_EPS = 1e-6
-# The projections of Qwen3.5, in the order of the rows here.
+# Qwen3.5's projections, in the row order of the stacked input projection.
 _PARTS = ("qkv", "z", "b", "a")
 
 
 class GatedDeltaNet:
     """One linear-attention layer.
 
-    Rows of the input projection: [q | k | v | z | b | a]; the convolution mixes q, k and v.  States
-    and gates are float32 (float64 in a float64 model), whatever the dtype of the weights.
+    Rows of the input projection: [q | k | v | z | b | a]; the convolution covers q, k and v.
+    States and gates are float32 (float64 in a float64 model), regardless of the weights' dtype.
     """
 
     def __init__(self, loader: Loader, layer_id: int, config: Qwen3NextConfig) -> None:
@@ -47,7 +47,7 @@ class GatedDeltaNet:
             )
         else:
             self._in = loader.matrix(*(f"{prefix}.in_proj_{part}.weight" for part in _PARTS))
-        # [K, D]: the newest input's taps are the last row.
+        # [K, D]: the last row multiplies the newest input.
         self._conv = loader.matrix(f"{prefix}.conv1d.weight").squeeze(1).t().contiguous()
         self._decay = -loader.precise(f"{prefix}.A_log").exp()
         self._dt_bias = loader.precise(f"{prefix}.dt_bias")
@@ -83,14 +83,14 @@ class GatedDeltaNet:
     def _decode(
         self, qkv: Tensor, g: Tensor, beta: Tensor, source: StateRows, target: StateRows
     ) -> Tensor:
-        """[B, conv_dim] -> [B, HV, V]; from the states in ``source`` to those in ``target``."""
+        """[B, conv_dim] -> [B, HV, V]; read states from ``source``, write them to ``target``."""
         batch = qkv.shape[0]
         mixed = self._kernels.causal_conv1d_update(
             qkv, self._conv, source.conv, source.rows, (target.conv, target.rows), None
         )
         qk, v = self._split(mixed.to(self._precise))
         repeats = self._heads // self._key_heads
-        # [B, 2, H, K] -> [B, HV, 2, K]: each value head with the key head that it shares.
+        # [B, 2, H, K] -> [B, HV, 2, K]: repeat each key head for the value heads that share it.
         qk = qk.permute(0, 2, 1, 3).unsqueeze(2).expand(-1, -1, repeats, -1, -1)
         qk = qk.reshape(batch, self._heads, 2, self._key_dim)
         return self._kernels.gated_delta_rule_update(
@@ -106,10 +106,7 @@ class GatedDeltaNet:
         drafts: SpeculativeState,
         step: VerifyStep,
     ) -> Tensor:
-        """[T, conv_dim] -> [T, HV, V]; all chains advance one position at a time.
-
-        Each position continues from the states of the previous one, the first from the slots.
-        """
+        """[T, conv_dim] -> [T, HV, V]; all chains advance one position at a time."""
         output = g.new_empty(qkv.shape[0], self._heads, self._value_dim)
         for tokens, source, target in chain_places(step, state, drafts):
             output[tokens] = self._decode(
@@ -135,14 +132,14 @@ class GatedDeltaNet:
         )
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, conv_dim] -> precise, normalised, scaled [T, 2, H, K], and [T, HV, V] as it is."""
+        """[T, conv_dim] -> q and k [T, 2, H, K], normalised and scaled, and v [T, HV, V] as is."""
         keys = 2 * self._key_heads * self._key_dim
         qk = mixed[:, :keys].view(-1, 2, self._key_heads, self._key_dim)
         qk = self._qk_norm.precise(qk)
         return qk, mixed[:, keys:].view(-1, self._heads, self._value_dim)
 
     def _ungrouped(self, qkvz: Tensor, ba: Tensor) -> Tensor:
-        """Reorder stored rows, which are grouped by key head: [q | k | v | z] and [b | a]."""
+        """Reorder rows, stored by key head, to [q | k | v | z | b | a]."""
         repeats = self._heads // self._key_heads
         value = repeats * self._value_dim
         hidden = qkvz.shape[1]

@@ -1,6 +1,6 @@
-"""gpt-oss: attention with sinks, alternating between a sliding window and full, and experts.
+"""gpt-oss: experts, and attention with sinks that alternates between sliding and full.
 
-KV that a window has passed is not read again, and a pool of two (``SWAKVPool``) does not keep it.
+KV before a sliding window is not read again, and the two-pool ``SWAKVPool`` does not keep it.
 
 Source: the released checkpoints' config.json, and the model of that name in transformers.
 """
@@ -42,7 +42,7 @@ from hybridbench.engine.models.weights import WeightSource
 
 @dataclass(frozen=True, kw_only=True)
 class GptOssConfig(ModelConfig):
-    """All layers have attention and experts; ``intermediate_size`` is the width of one expert."""
+    """Every layer has attention and experts; ``intermediate_size`` is the width of one expert."""
 
     model_type = "gpt_oss"
     architecture = "GptOssForCausalLM"
@@ -56,7 +56,7 @@ class GptOssConfig(ModelConfig):
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> GptOssConfig:
-        """The model that a config.json describes.
+        """Read the model that a config.json describes.
 
         Raises:
             ConfigError: names the file, the key and the supported values in one sentence.
@@ -107,7 +107,7 @@ class GptOssConfig(ModelConfig):
         return config
 
     def tensors(self) -> dict[str, Shape]:
-        """All experts of a layer share one tensor for the gates, one for the biases, and so on."""
+        """All tensors; each stacks the same part of all experts of a layer."""
         hidden = self.hidden_size
         shapes: dict[str, Shape] = {"model.embed_tokens.weight": (self.vocab_size, hidden)}
         for layer in range(self.num_hidden_layers):
@@ -153,39 +153,39 @@ class GptOssConfig(ModelConfig):
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Matrices scaled by their fan-in, norms near identity, sinks with a noticeable share."""
+        """Scale matrices by their fan-in, keep norms near identity and sinks of noticeable size."""
         if name.endswith("norm.weight"):
             return noise.mul_(0.1).add_(1.0)
         if name.endswith("bias"):
             return noise.mul_(0.02)
         if name.endswith(("sinks", "embed_tokens.weight")):
             return noise
-        # Experts are stored with their inputs before their outputs, other matrices vice versa.
+        # Expert matrices are stored as [inputs, outputs], other matrices as [outputs, inputs].
         return noise.mul_(noise.shape[1] ** -0.5)
 
 
 def alternating(layers: int) -> tuple[LayerKind, ...]:
-    """Alternating sliding and full attention, as in the released models."""
+    """Return layers of alternating sliding and full attention, as in the released models."""
     return tuple("full_attention" if i % 2 else "sliding_attention" for i in range(layers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What all layers of one step share."""
+    """What all layers share in one step."""
 
     rotation: Rotation
     full_loc: Tensor
     """[T] int64: where layers with full attention store the new tokens."""
     sliding_loc: Tensor
-    """[T] int64: where layers with a window store them."""
+    """[T] int64: where layers with a sliding window store them."""
     last_rows: Tensor | None
-    """[B] int64, the rows whose logits are wanted; None for all."""
+    """[B] int64, the rows that need logits; None for all."""
     full: DecodePlan | ExtendPlan
     sliding: DecodePlan | ExtendPlan
 
 
 class _Attention:
-    """Grouped-query attention, each head with a sink: a logit added only to the denominator."""
+    """Grouped-query attention with a sink per head: a logit that enters only the denominator."""
 
     def __init__(self, loader: Loader, layer_id: int, config: GptOssConfig) -> None:
         prefix = f"model.layers.{layer_id}.self_attn"
@@ -222,7 +222,7 @@ class _Attention:
 
 
 class _Experts:
-    """Routed experts with biases; stored gates and ups are interleaved, and separated here."""
+    """Routed experts with biases.  Stored gate and up rows are interleaved; here they are split."""
 
     def __init__(self, loader: Loader, prefix: str, config: GptOssConfig) -> None:
         self._kernels = loader.kernels
@@ -265,7 +265,7 @@ class _Layer:
 
 
 class GptOss(CausalLM[_Step]):
-    """The model; it owns only its weights.  KV is in the pool passed to it."""
+    """The gpt-oss model."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class GptOss(CausalLM[_Step]):
         for layer in self._layers:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
             if step.last_rows is not None and layer is self._layers[-1]:
-                # Only rows whose logits are wanted continue.
+                # Only rows that need logits continue.
                 x = x.index_select(0, step.last_rows)
             x = x.add_(layer.mlp(layer.post_norm(x)))
         return functional.linear(self._norm(x), self._head)
@@ -348,7 +348,7 @@ class GptOss(CausalLM[_Step]):
 
 
 def _window_locations(kv_pool: HybridLinearKVPool) -> Callable[[IndexArray], IndexArray]:
-    """The function from full locations to those that sliding layers use."""
+    """Return the function that maps KV locations to those of the sliding layers."""
     if isinstance(kv_pool, SWAKVPool):
         return kv_pool.translate_loc_from_full_to_swa
     return lambda locations: locations

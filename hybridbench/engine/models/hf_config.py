@@ -1,4 +1,4 @@
-"""The keys of a Hugging Face config.json, each checked as it is read."""
+"""Read the keys of a Hugging Face config.json, checking each one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hybridbench.foundation.foreign import ForeignDataError, read_json
 _SIZE_MAX = 2**31 - 1
 _LAYERS_MAX = 10_000
 _SHOWN_CHARS = 60
-# By transformers, by MLX, by compressed-tensors.
+# Written by transformers, MLX and compressed-tensors.
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
-# Keys of parts that other families have, with the values that turn them off: a model computed
-# without such a part looks healthy and gives other answers.
+# Keys for parts of other families, with the values that turn them off.  Without such a part, a
+# model would seem to work but give different answers.
 _FOREIGN: Mapping[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
@@ -37,7 +37,7 @@ _FOREIGN: Mapping[str, tuple[object, ...]] = {
 class ConfigFields:
     """The keys of one JSON object.
 
-    Absent or null sizes and numbers take the architecture's default; a null flag is false.
+    Absent or null sizes and numbers default to the architecture's values; a null flag is false.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class ConfigFields:
 
     @classmethod
     def of_checkpoint(cls, directory: Path) -> ConfigFields:
-        """The config.json in ``directory``.
+        """Read the config.json in ``directory``.
 
         Raises:
             ConfigError: it is missing or not a JSON object, or belongs to an adapter.
@@ -65,7 +65,7 @@ class ConfigFields:
         return cls(path, _read_object(path))
 
     def refuse_what_is_ignored(self) -> None:
-        """Raise for quantised weights, and for a part that no family here has."""
+        """Raise for quantised weights and for parts that no supported family has."""
         for key in _QUANTISED:
             if self.values.get(key) is not None:
                 raise self.error(
@@ -81,17 +81,17 @@ class ConfigFields:
                 )
 
     def with_names(self, **older: str) -> ConfigFields:
-        """A copy in which older key names (``new="old"``) are replaced by the new ones."""
+        """Return a copy with older key names (``new="old"``) replaced by the new ones."""
         renamed = {new: self.values[old] for new, old in older.items() if old in self.values}
         return ConfigFields(self.path, {**self.values, **renamed})
 
     def with_defaults(self, **defaults: object) -> ConfigFields:
-        """A copy in which ``defaults`` replace absent and null keys."""
+        """Return a copy in which ``defaults`` replace absent and null keys."""
         given = {key: value for key, value in self.values.items() if value is not None}
         return ConfigFields(self.path, {**self.values, **defaults, **given})
 
     def with_values(self, **values: object) -> ConfigFields:
-        """A copy with these ``values``, overriding those of the file."""
+        """Return a copy with these ``values``, which override the file's."""
         return ConfigFields(self.path, {**self.values, **values})
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
@@ -107,7 +107,7 @@ class ConfigFields:
         return value
 
     def whole_or_null(self, key: str, null: int, absent: int) -> int:
-        """A size for which an explicit null has another meaning than an absent key."""
+        """Read a size for which an explicit null differs from an absent key."""
         return self.whole(key, null if key in self.values else absent)
 
     def number(self, key: str, default: float) -> float:
@@ -121,7 +121,7 @@ class ConfigFields:
         return float(value)
 
     def finite_numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-        """As many finite numbers as ``default`` has, of either sign; a single one may be bare."""
+        """Read as many finite numbers, of either sign, as ``default`` has; a single may be bare."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -154,7 +154,7 @@ class ConfigFields:
         return tuple(items)
 
     def nested(self, *keys: str) -> tuple[str, ConfigFields]:
-        """The first of ``keys`` that is an object, with its fields; empty if none is."""
+        """Return the first of ``keys`` that is an object, with its fields; empty if none is."""
         for key in keys:
             value = self.values.get(key)
             if value is None or value == {}:
@@ -165,7 +165,7 @@ class ConfigFields:
         return keys[0], ConfigFields(self.path, {})
 
     def layer_types(self, layers: int, *supported: LayerKind) -> tuple[LayerKind, ...] | None:
-        """One of ``supported`` for each layer; None if the file does not list them."""
+        """Read one of ``supported`` for each layer; None if the file does not list layers."""
         names = self.values.get("layer_types")
         if names is None:
             return None
@@ -181,7 +181,7 @@ class ConfigFields:
         return tuple(kinds[name] for name in names)
 
     def layers(self, default: int) -> int:
-        """``num_hidden_layers``."""
+        """Read ``num_hidden_layers``."""
         layers = self.whole("num_hidden_layers", default)
         if layers > _LAYERS_MAX:
             raise self.error(
@@ -190,7 +190,7 @@ class ConfigFields:
         return layers
 
     def one_of(self, key: str, default: str, *others: str) -> str:
-        """One of these words; an absent key means ``default``."""
+        """Read one of these words; an absent or null key means ``default``."""
         given = self.values.get(key, default)
         if given is None:
             return default
@@ -200,7 +200,7 @@ class ConfigFields:
         return given
 
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The ids in generation_config.json, if any, else in config.json, as in transformers."""
+        """Read the ids from generation_config.json or else config.json, as in transformers."""
         path = self.path.parent / "generation_config.json"
         generation = ConfigFields(path, _read_object(path) if path.is_file() else {})
         return generation.integers("eos_token_id") or self.integers("eos_token_id")
@@ -227,6 +227,6 @@ def _read_object(path: Path) -> Mapping[str, object]:
 
 
 def excerpt(value: object) -> str:
-    """A wrong value as shown in a message, truncated if it is long."""
+    """Format a wrong value for a message, truncated if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -1,4 +1,4 @@
-"""Small parts that all layers use: norms, rotary position factors, gated units."""
+"""Small parts that layers share: norms, rotary position factors, gated units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.engine.models.weights import WeightSource
 
 @dataclass(frozen=True)
 class Loader:
-    """Takes tensors from a source and converts them to the model's device and dtype."""
+    """Takes tensors from a source and converts them to a model's device and dtype."""
 
     source: WeightSource
     dtype: torch.dtype
@@ -24,52 +24,52 @@ class Loader:
     """The kernels of the layers."""
 
     def matrix(self, *names: str) -> Tensor:
-        """The rows of all ``names``, stacked, in the model's dtype."""
+        """Return the stacked rows of all ``names``, in the model's dtype."""
         parts = [self.source.take(name).to(self.device, self.dtype) for name in names]
         return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
 
     def precise(self, name: str) -> Tensor:
-        """``name`` in the dtype of states and norms, which is float32 for a bfloat16 model."""
+        """Return ``name`` in the dtype of states and norms: float32 for a bfloat16 model."""
         return self.source.take(name).to(self.device, state_dtype(self.dtype))
 
 
 class Norm:
-    """``scale * x / sqrt(x.x + floor^2)`` over the last dimension, in the dtype of ``scale``.
+    """Computes ``scale * x / sqrt(x.x + floor^2)`` over the last dimension, in ``scale``'s dtype.
 
-    RMS and L2 norms both have this form.  With ``hypot`` it takes half the passes of
-    ``rms_norm`` on a CPU, which is composed of separate operations.
+    RMS and L2 norms both have this form.  On a CPU ``hypot`` takes half as many passes as
+    ``rms_norm``, which is composed of separate operations.
     """
 
     def __init__(self, scale: Tensor, floor: float) -> None:
-        """``scale`` must broadcast over the input; its dtype is that of the computation."""
+        """Compute in the dtype of ``scale``, which must broadcast over the input."""
         self._scale = scale
         self._floor = torch.tensor(floor, dtype=scale.dtype, device=scale.device)
 
     @classmethod
     def rms(cls, scale: Tensor, eps: float) -> Norm:
-        """``scale * x / sqrt(mean(x.x) + eps)`` for a ``scale`` of [..., size]."""
+        """Build ``scale * x / sqrt(mean(x.x) + eps)`` for a ``scale`` of [..., size]."""
         size = scale.shape[-1]
         return cls(scale * size**0.5, (size * eps) ** 0.5)
 
     @classmethod
     def zero_centred(cls, loader: Loader, name: str, eps: float) -> Norm:
-        """An RMS norm whose stored weight is its scale minus one."""
+        """Build an RMS norm whose stored weight is its scale minus one."""
         return cls.rms(loader.precise(name) + 1.0, eps)
 
     def precise(self, x: Tensor) -> Tensor:
-        """The norm of ``x`` in the dtype of the scale."""
+        """Return the normalised ``x`` in the dtype of the scale."""
         x = x.to(self._scale.dtype)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return (x / torch.hypot(length, self._floor)).mul_(self._scale)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The norm of ``x``, in its own dtype; owned by the caller."""
+        """Return the normalised ``x`` in its own dtype, owned by the caller."""
         return self.precise(x).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """The angle by which each pair of rotated channels turns from one position to the next."""
+    """The angle by which each pair of rotated channels turns per position."""
 
     radians: Tensor
     """[rotary_dim / 2]"""
@@ -81,7 +81,7 @@ class Frequencies:
 class Rotation:
     """Rotary factors for the new tokens of one step, shared by all attention layers.
 
-    [T, 1, rotary_dim] each.  The first half of ``sine`` is negated, so that a rotation is
+    Both are [T, 1, rotary_dim].  The first half of ``sine`` is negated, so that a rotation is
     ``x * cosine + swap_halves(x) * sine``.
     """
 
@@ -90,7 +90,7 @@ class Rotation:
 
     @classmethod
     def build(cls, positions: Tensor, frequencies: Frequencies, dtype: torch.dtype) -> Rotation:
-        """Factors for ``positions`` [T]."""
+        """Build the factors for ``positions`` [T]."""
         radians, scale = frequencies.radians, frequencies.scale
         angles = positions.to(radians.dtype)[:, None, None] * radians
         cosine, sine = angles.cos() * scale, angles.sin() * scale
@@ -100,7 +100,7 @@ class Rotation:
         )
 
     def of_rows(self, rows: Tensor) -> Rotation:
-        """The factors of some of the tokens."""
+        """Return the factors of the tokens ``rows``."""
         return Rotation(self.cosine.index_select(0, rows), self.sine.index_select(0, rows))
 
     def apply_(self, x: Tensor) -> None:
@@ -112,7 +112,7 @@ class Rotation:
 
 
 class DenseMLP:
-    """``down(silu(gate x) * up x)``."""
+    """Computes ``down(silu(gate x) * up x)``."""
 
     def __init__(self, loader: Loader, prefix: str, *, bias: bool = False) -> None:
         self._gate_up = loader.matrix(f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight")

@@ -19,7 +19,7 @@ from hybridbench.engine.models.step import DecodeStep, ExtendStep, StateRows, St
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Config:
-    """One layer: heads, groups that share B and C, and the size of each head's state."""
+    """The configuration of one layer; heads of a group share B and C."""
 
     hidden_size: int
     heads: int
@@ -31,19 +31,19 @@ class Mamba2Config:
     in_bias: bool
     out_bias: bool
     time_steps: tuple[float, float]
-    """Shortest and longest."""
+    """The shortest and the longest step."""
     norm: Literal["after_gate", "before_gate"] | None
-    """Position of the norm of each group; None for no norm."""
+    """Position of the norm over each group; None for no norm."""
     rms_norm_eps: float
 
     @property
     def width(self) -> int:
-        """Channels of all heads."""
+        """Number of channels over all heads."""
         return self.heads * self.head_dim
 
     @property
     def conv_dim(self) -> int:
-        """Channels that the convolution mixes: x, B and C."""
+        """Number of channels in the convolution: x, B and C."""
         return self.width + 2 * self.groups * self.state
 
     @property
@@ -59,7 +59,7 @@ class Mamba2Config:
         )
 
     def tensors(self) -> Iterator[tuple[str, Shape]]:
-        """Names and shapes, as in checkpoints below the layer's prefix."""
+        """Yield names, relative to the layer's prefix in a checkpoint, and shapes."""
         rows = self.width + self.conv_dim + self.heads
         yield "in_proj.weight", (rows, self.hidden_size)
         if self.in_bias:
@@ -77,10 +77,10 @@ class Mamba2Config:
 
 
 class Mamba2Mixer:
-    """One layer of Mamba2.
+    """One Mamba2 layer.
 
     Rows of the input projection: [z | x | B | C | dt].  States and steps are float32 (float64 in a
-    float64 model), whatever the dtype of the weights.
+    float64 model), regardless of the weights' dtype.
     """
 
     def __init__(self, loader: Loader, layer_id: int, prefix: str, config: Mamba2Config) -> None:
@@ -92,7 +92,7 @@ class Mamba2Mixer:
         self._out = loader.matrix(f"{prefix}.out_proj.weight")
         self._in_bias = loader.matrix(f"{prefix}.in_proj.bias") if config.in_bias else None
         self._out_bias = loader.matrix(f"{prefix}.out_proj.bias") if config.out_bias else None
-        # [K, D]: the newest input's taps are the last row.
+        # [K, D]: the last row multiplies the newest input.
         self._conv = loader.matrix(f"{prefix}.conv1d.weight").squeeze(1).t().contiguous()
         self._conv_bias = loader.matrix(f"{prefix}.conv1d.bias") if config.conv_bias else None
         self._a = -loader.precise(f"{prefix}.A_log").exp()
@@ -111,8 +111,8 @@ class Mamba2Mixer:
         projected = functional.linear(x, self._in, self._in_bias)
         z, xbc, dt = torch.split(projected, [config.width, config.conv_dim, config.heads], dim=1)
         dt = functional.softplus(dt.to(self._precise) + self._dt_bias)
-        # The released implementation bounds steps in a prefill; here in every step, so that a
-        # prefix gives the same result however it is computed.
+        # The released implementation bounds steps only in a prefill.  Here they are bounded
+        # everywhere, so that a prefix gives the same result however it is computed.
         shortest, longest = config.time_steps
         dt = dt.clamp_(min=shortest, max=longest)
         if isinstance(step, ExtendStep):
@@ -130,7 +130,7 @@ class Mamba2Mixer:
         return functional.linear(gated.to(x.dtype), self._out, self._out_bias)
 
     def _gated(self, mixed: Tensor, gate: Tensor) -> Tensor:
-        """[T, width] -> [T, width]; the norm, if any, is before or after the gate."""
+        """[T, width] -> [T, width]; apply the gate and, before or after it, the norm if any."""
         if self._norm is None:
             return mixed.mul_(gate)
         if self._config.norm == "after_gate":
@@ -140,7 +140,7 @@ class Mamba2Mixer:
         return normed if self._config.norm == "after_gate" else normed.mul_(gate)
 
     def _decode(self, xbc: Tensor, dt: Tensor, source: StateRows, target: StateRows) -> Tensor:
-        """[B, conv_dim] -> [B, H, P]; from the states in ``source`` to those in ``target``."""
+        """[B, conv_dim] -> [B, H, P]; read states from ``source``, write new ones to ``target``."""
         into = target.conv, target.rows
         mixed = self._kernels.causal_conv1d_update(
             xbc, self._conv, source.conv, source.rows, into, self._conv_bias
@@ -170,7 +170,7 @@ class Mamba2Mixer:
         )
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, conv_dim] -> x [T, H, P], and B above C [T, 2, G, N]."""
+        """[T, conv_dim] -> x [T, H, P], and [T, 2, G, N] with B above C."""
         config = self._config
         x, bc = mixed[:, : config.width], mixed[:, config.width :]
         return (

@@ -11,15 +11,15 @@ from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 
-# Overhead of one small product, in multiply-adds that could have been done in that time.
+# Overhead of one small product, as the number of multiply-adds that take the same time.
 _CALL_MACS = 250_000
-# Above this, the weights of all experts no longer stay in a core's cache between steps, and
-# reading those of unchosen experts costs more than the calls.
+# Above this many weights, the experts no longer stay in a core's cache between steps, and reading
+# the unchosen ones costs more than the calls.
 _DENSE_WEIGHTS = 2**18
 
 
 class SparseMLP:
-    """Router, shared expert and routed experts, their first matrices stacked into one.
+    """Router, shared expert and routed experts, with their first matrices stacked into one.
 
     Rows of the stack: [router E | shared gate 1 | shared gate_up 2*Is | expert 0 gate, up | ...];
     rows of the down stack: [expert 0 I | expert 1 I | ... | shared Is].
@@ -64,7 +64,7 @@ class SparseMLP:
         return shared.add_(routed)
 
     def _dense(self, x: Tensor) -> Tensor:
-        """For few tokens: two products over all experts cost less than two per expert."""
+        """[T, h] -> [T, h] for few tokens: two products in all cost less than two per expert."""
         tokens = x.shape[0]
         both = functional.linear(x, self._first)
         weights, chosen = self._route(both)
@@ -77,7 +77,7 @@ class SparseMLP:
         return torch.mm(hidden, self._down)
 
     def _route(self, head: Tensor) -> tuple[Tensor, Tensor]:
-        """Routing weights [T, k] and the chosen experts [T, k]."""
+        """Return routing weights [T, k] and the chosen experts [T, k]."""
         scores = head[:, : self._experts].to(self._precise)
         weights, chosen = self._kernels.route(scores, self._top_k, self._normalise)
         return weights.to(head.dtype), chosen
@@ -89,7 +89,7 @@ class SparseMLP:
         return hidden.mul_(head[:, self._experts : start].sigmoid())
 
     def _dense_limit(self, hidden: int) -> int:
-        """The largest T for which computing unchosen experts is cheaper than the calls."""
+        """Return the largest T for which computing unchosen experts is cheaper than the calls."""
         per_expert = 3 * self._width * hidden
         if self._experts * per_expert > _DENSE_WEIGHTS:
             return 0
@@ -99,6 +99,6 @@ class SparseMLP:
 
 
 def _stacked_down(loader: Loader, units: list[str]) -> Tensor:
-    """The down matrices of ``units``, transposed so that their rows are hidden channels."""
+    """Return the down matrices of ``units``, transposed so that their rows are hidden channels."""
     parts = [loader.matrix(f"{unit}.down_proj.weight").t() for unit in units]
     return torch.cat(parts).contiguous()

@@ -1,6 +1,6 @@
 """Nemotron-H: each layer is one of Mamba2, attention, an MLP or routed experts.
 
-Attention has no positions: the recurrent layers determine the order.
+Attention has no positional encoding: the recurrent layers determine the order.
 
 Source: the released checkpoints' config.json, and the model of that name in transformers.
 """
@@ -35,18 +35,20 @@ _LETTERS: Mapping[str, LayerKind] = {
     "-": "mlp",
     "E": "moe",
 }
-# Names of layers in files from older versions of transformers.
+# Layer names in files from older versions of transformers.
 _OLD_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def pattern(letters: str) -> tuple[LayerKind, ...]:
-    """Layers from a ``hybrid_override_pattern``: M, * (attention), - (MLP), E (experts)."""
+    """Parse a ``hybrid_override_pattern``: M (Mamba2), * (attention), - (MLP), E (experts)."""
     return tuple(_LETTERS[letter] for letter in letters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NemotronHConfig(ModelConfig):
-    """``layer_types`` is ``layers_block_type``, ``rms_norm_eps`` is ``layer_norm_epsilon``."""
+    """In config.json, ``layer_types`` is ``layers_block_type``, and ``rms_norm_eps`` is
+    ``layer_norm_epsilon``.
+    """
 
     model_type = "nemotron_h"
     architecture = "NemotronHForCausalLM"
@@ -68,7 +70,7 @@ class NemotronHConfig(ModelConfig):
     moe_intermediate_size: int = 0
     moe_shared_expert_intermediate_size: int = 0
     moe_latent_size: int | None = None
-    """Width in which the routed experts work; None is the model's."""
+    """Width of the routed experts' inputs and outputs; None for the model's."""
     n_group: int = 1
     topk_group: int = 1
     norm_topk_prob: bool = True
@@ -76,7 +78,7 @@ class NemotronHConfig(ModelConfig):
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> NemotronHConfig:
-        """The model that a config.json describes.
+        """Read the model that a config.json describes.
 
         Raises:
             ConfigError: names the file, the key and the supported values in one sentence.
@@ -89,7 +91,7 @@ class NemotronHConfig(ModelConfig):
             use_conv_bias="mamba_conv_bias",
         )
         heads = fields.whole("num_attention_heads", 32)
-        # ``attention_bias`` and ``tie_word_embeddings`` have no effect in transformers: attention
+        # ``attention_bias`` and ``tie_word_embeddings`` are ignored, as in transformers: attention
         # has no biases, and the head is always stored and used.
         fields.one_of("mamba_hidden_act", "silu", "swish")
         latent = fields.whole("moe_latent_size", 0, least=0)
@@ -152,7 +154,7 @@ class NemotronHConfig(ModelConfig):
         return Mamba2CacheParams(shape=self.mamba2.state_shape, layers=self.linear_layer_ids)
 
     def tensors(self) -> dict[str, Shape]:
-        """All tensors; experts are separate ones."""
+        """All tensors; each expert has its own."""
         shapes: dict[str, Shape] = {
             "backbone.embeddings.weight": (self.vocab_size, self.hidden_size)
         }
@@ -282,7 +284,7 @@ def _relu2(x: Tensor) -> Tensor:
 
 
 _tanh_gelu = partial(functional.gelu, approximate="tanh")
-# By their names in transformers; they may overwrite their input.
+# Keyed by their names in transformers; they may overwrite their input.
 _ACTIVATIONS: Mapping[str, _Activation] = {
     "relu2": _relu2,
     "relu": functional.relu_,
@@ -295,7 +297,7 @@ _ACTIVATIONS: Mapping[str, _Activation] = {
 
 
 class _MLP:
-    """``down(act(up x))``."""
+    """Computes ``down(act(up x))``."""
 
     def __init__(self, loader: Loader, prefix: str, act: _Activation, *, bias: bool) -> None:
         self._act = act
@@ -316,7 +318,7 @@ class _MLP:
 
 
 class _Experts:
-    """Experts chosen by sigmoid scores within groups, plus one that serves every token."""
+    """Experts chosen by sigmoid scores within groups, plus a shared one for every token."""
 
     def __init__(self, loader: Loader, prefix: str, config: NemotronHConfig) -> None:
         self._config = config
@@ -351,7 +353,7 @@ class _Experts:
         return routed + self._shared.of(x)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Routing weights [T, k] and the chosen experts [T, k]."""
+        """Return routing weights [T, k] and the chosen experts [T, k]."""
         config, tokens = self._config, x.shape[0]
         scores = functional.linear(x.to(self._precise), self._gate).sigmoid_()
         wanted = scores + self._correction
@@ -369,7 +371,7 @@ class _Experts:
 
 
 class NemotronH(HybridLM):
-    """The model; it owns only its weights.  States are in the pools passed to it."""
+    """The Nemotron-H model."""
 
     def __init__(
         self,
@@ -393,11 +395,11 @@ class NemotronH(HybridLM):
             for i in range(config.num_hidden_layers)
         ]
         storing = [i for i, kind in enumerate(config.layer_types) if kind not in ("mlp", "moe")]
-        # From here on no layer reads other tokens.
+        # From this layer on, no layer reads other tokens.
         self._top = max(storing, default=-1) + 1
         self._norm = _norm(loader, "backbone.norm_f.weight", config)
         self._head = loader.matrix("lm_head.weight")
-        # No position is rotated.
+        # No channel is rotated.
         self._frequencies = Frequencies(torch.empty(0, dtype=state_dtype(dtype), device=device))
 
     def _logits(self, input_ids: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Presets that need no download: random weights, the released architectures at several sizes."""
+"""Presets that need no download: released architectures at several sizes, with random weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SMALL = Qwen3NextConfig(
     shared_expert_intermediate_size=64,
 )
 
-# One layer of each kind: the engine around the model is nearly all of the work.
+# One layer of each kind, so that nearly all the work is in the engine around the model.
 _NANO = replace(
     _TINY,
     vocab_size=2048,
@@ -68,7 +68,7 @@ _NANO = replace(
 # No recurrent layers, hence no state slots: a tree of tens of thousands of leaves fits in memory.
 _ATTENTION = replace(_NANO, layer_types=("full_attention",))
 
-# Per layer this is the released model, so state slots and KV rows have their real size.
+# Each layer has the released model's shape, so state slots and KV rows have their real sizes.
 _FULL = Qwen3NextConfig(
     vocab_size=151_936,
     hidden_size=2048,
@@ -99,7 +99,7 @@ _QWEN3_5 = Qwen35MoeConfig(
     )
 )
 
-# 20 billion parameters: half of the layers see a window of 128 tokens.
+# gpt-oss-20b: half of the layers see a window of 128 tokens.
 _GPT_OSS = GptOssConfig(
     vocab_size=201_088,
     hidden_size=2880,
@@ -116,7 +116,7 @@ _GPT_OSS = GptOssConfig(
     max_position_embeddings=131_072,
 )
 
-# Nemotron-H-8B: 24 Mamba2 layers, 24 MLPs, 4 of attention.
+# Nemotron-H-8B: 24 Mamba2 layers, 24 MLPs, 4 attention layers.
 _NEMOTRON_H = NemotronHConfig(
     vocab_size=131_072,
     hidden_size=4096,
@@ -134,7 +134,7 @@ _NEMOTRON_H = NemotronHConfig(
     max_position_embeddings=8192,
 )
 
-# Falcon-H1-7B: KV and a state in each of 44 layers.
+# Falcon-H1-7B: each of the 44 layers has KV and a state.
 _FALCON_H1 = FalconH1Config(
     vocab_size=130_048,
     hidden_size=3072,
@@ -192,7 +192,7 @@ PRESETS: dict[str, ModelConfig] = {
         _GPT_OSS, vocab_size=32_768, layer_types=alternating(6), num_local_experts=4
     ),
     "gpt-oss": _GPT_OSS,
-    # All four kinds of layers, with experts as in Nemotron 3.
+    # Has all four kinds of layers, with experts as in Nemotron 3.
     "nemotron-h-tiny": replace(
         _NEMOTRON_H,
         vocab_size=4096,

@@ -1,7 +1,7 @@
-"""Qwen3.5's configuration: Qwen3-Next whose linear layers have four plain projections.
+"""Qwen3.5's configuration: Qwen3-Next with four plain projections in its linear layers.
 
-A released checkpoint also holds a vision tower and a draft head.  Both are ignored: the model is
-that of ``text_config``, and its tensors begin with ``model.language_model``.
+A released checkpoint also holds a vision tower and a draft head, which are ignored.  The model is
+described by ``text_config``, and its tensor names begin with ``model.language_model``.
 """
 
 from __future__ import annotations

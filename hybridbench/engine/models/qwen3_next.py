@@ -1,4 +1,4 @@
-"""The Qwen3-Next model: embedding, layers that mix tokens and channels, head."""
+"""The Qwen3-Next model: embedding, layers of a mixer and an MLP each, head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Layer:
 
 
 class Qwen3Next(HybridLM):
-    """The model; it owns only its weights.  States are in the pools passed to it."""
+    """The Qwen3-Next and Qwen3.5 model."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Qwen3Next(HybridLM):
 
 
 def _mixed_last(top: _Layer, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
-    """The output of the last mixer, only in rows whose logits are wanted."""
+    """Add the last mixer's output to ``x`` and return only the rows that need logits."""
     normed = top.input_norm(x)
     if isinstance(step, ExtendStep) and isinstance(top.mixer, GatedAttention):
         return rows_of_logits(x, step).add_(top.mixer.of_last_rows(normed, step, kv_pool))

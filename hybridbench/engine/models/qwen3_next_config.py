@@ -1,7 +1,8 @@
-"""Qwen3-Next's configuration: its config.json in both spellings, and all its tensors.
+"""Qwen3-Next's configuration: its config.json, with older or newer keys, and its tensors.
 
 Older files have ``rope_theta``, ``partial_rotary_factor`` and ``full_attention_interval`` at the
-top level; newer ones ``rope_parameters`` and ``layer_types``.  Defaults are the architecture's.
+top level; newer ones have ``rope_parameters`` and ``layer_types``.  Defaults are the
+architecture's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hybridbench.engine.models.rope import LongRope, Rope, Yarn, read_rope
 
 
 def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerKind, ...]:
-    """Every ``full_attention_interval``-th layer is full attention, the others are linear."""
+    """Return layers where every ``full_attention_interval``-th is full attention, others linear."""
     return tuple(
         "full_attention" if (i + 1) % full_attention_interval == 0 else "linear_attention"
         for i in range(layers)
@@ -29,12 +30,14 @@ def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerK
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3NextConfig(ModelConfig):
-    """Layers of gated DeltaNet and of gated attention, each with sparse or dense experts."""
+    """Layers of gated DeltaNet or gated attention, each with experts or a dense MLP."""
 
     model_type = "qwen3_next"
     architecture = "Qwen3NextForCausalLM"
     grouped_projections: ClassVar[bool] = True
-    """Whether a linear layer's projections are stored by key head, in two tensors not four."""
+    """Whether linear layers store projections by key head in two tensors, instead of four plain
+    ones.
+    """
 
     linear_num_key_heads: int
     linear_num_value_heads: int
@@ -55,7 +58,7 @@ class Qwen3NextConfig(ModelConfig):
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> Qwen3NextConfig:
-        """The model that a config.json describes.
+        """Read the model that a config.json describes.
 
         Raises:
             ConfigError: names the file, the key and the supported values in one sentence.
@@ -99,7 +102,7 @@ class Qwen3NextConfig(ModelConfig):
         return config
 
     def tensors(self) -> dict[str, Shape]:
-        """All tensors; experts are separate ones."""
+        """All tensors; each expert has its own."""
         schema: dict[str, Shape] = {
             "model.embed_tokens.weight": (self.vocab_size, self.hidden_size)
         }
@@ -137,7 +140,7 @@ class Qwen3NextConfig(ModelConfig):
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Matrices scaled by their fan-in, norms near identity, decays spread."""
+        """Scale matrices by their fan-in, keep norms near identity and spread decays."""
         if name.endswith("linear_attn.norm.weight"):
             return noise.mul_(0.1).add_(1.0)
         if name.endswith("norm.weight"):
@@ -146,7 +149,7 @@ class Qwen3NextConfig(ModelConfig):
         if name.endswith("A_log"):
             return noise.mul_(0.7)
         if name.endswith("dt_bias"):
-            # Half-lives from a few to some hundred tokens.
+            # Half-lives from a few to a few hundred tokens.
             return noise.sub_(3.0)
         if name.endswith("bias"):
             return noise.mul_(0.02)
@@ -157,17 +160,17 @@ class Qwen3NextConfig(ModelConfig):
 
     @property
     def key_dim(self) -> int:
-        """Channels of all keys of a linear layer."""
+        """Number of key channels in a linear layer, over all heads."""
         return self.linear_num_key_heads * self.linear_key_head_dim
 
     @property
     def value_dim(self) -> int:
-        """Channels of all values of a linear layer."""
+        """Number of value channels in a linear layer, over all heads."""
         return self.linear_num_value_heads * self.linear_value_head_dim
 
     @property
     def conv_dim(self) -> int:
-        """Channels that a linear layer's convolution mixes: q, k and v."""
+        """Number of channels in a linear layer's convolution: q, k and v."""
         return 2 * self.key_dim + self.value_dim
 
     @property
@@ -251,7 +254,8 @@ def _check_ratios(fields: ConfigFields, config: Qwen3NextConfig) -> None:
     fields.require_multiple("num_attention_heads", "num_key_value_heads", heads)
     heads = config.linear_num_value_heads, config.linear_num_key_heads
     fields.require_multiple("linear_num_value_heads", "linear_num_key_heads", heads)
-    # Then one more channel is rotated, if the head has it and the scaling a factor for it.
+    # With an odd number, one more channel is rotated.  That fails if the head has no other channel,
+    # or if the scaling depends on how many are rotated.
     rotated = config.rope.rotary_dim(config.head_dim)
     if rotated % 2 and (
         rotated == config.head_dim or isinstance(config.rope.scaling, Yarn | LongRope)

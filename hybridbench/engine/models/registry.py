@@ -1,4 +1,4 @@
-"""Turn the value of ``--model`` into a model that can run."""
+"""Turn the value of ``--model`` into a runnable model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """The model that a name means on a device, before anything is loaded."""
+    """The model that a name refers to on a device, before anything is loaded."""
 
     name: str
     """The preset, or the path as given."""
@@ -56,13 +56,13 @@ class ResolvedModel:
     path: Path | None
     """The checkpoint directory; None for a preset, whose weights come from a seed."""
     note: str
-    """One sentence that a run prints, or an empty string."""
+    """One sentence for the run to print, or an empty string."""
 
 
 def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedModel:
-    """The preset with this name, or the checkpoint directory at this path.
+    """Find the preset with this name, or the checkpoint directory at this path.
 
-    On a CPU a full-size preset is replaced by its tiny one, because its parameters do not fit.
+    On a CPU a full-size preset is replaced by its tiny variant, because it does not fit in memory.
 
     Raises:
         ConfigError: neither exists, or the checkpoint's config.json is not usable.
@@ -88,7 +88,7 @@ def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedMode
 
 
 def read_hf_config(directory: Path) -> Config:
-    """The model of the checkpoint in ``directory``.
+    """Read the configuration of the checkpoint in ``directory``.
 
     Raises:
         ConfigError: names the file, the key and the supported values in one sentence.
@@ -122,7 +122,7 @@ def read_hf_config(directory: Path) -> Config:
 
 
 def _text_fields(fields: ConfigFields) -> ConfigFields:
-    """The text model of a multimodal config.json; any other file unchanged."""
+    """Return the text model's fields of a multimodal config.json, other files' fields unchanged."""
     model_type = fields.values.get("model_type")
     if model_type not in _MULTIMODAL:
         return fields
@@ -147,9 +147,9 @@ def build_model(
     seed: int,
     kernels: Kernels | None = None,
 ) -> Model:
-    """A model of this shape with random weights from ``seed``.
+    """Build a model of this shape with random weights from ``seed``.
 
-    ``kernels`` replace those of the device.
+    ``kernels``, if given, replace the device's.
     """
     target = torch.device(device)
     return _assembled(config, RandomWeights(config, seed, target), dtype, target, kernels)
@@ -161,9 +161,9 @@ def load_model(
     device: str | torch.device,
     kernels: Kernels | None = None,
 ) -> Model:
-    """The model of a Hugging Face checkpoint directory.
+    """Load the model of a Hugging Face checkpoint directory.
 
-    ``kernels`` replace those of the device.
+    ``kernels``, if given, replace the device's.
 
     Raises:
         ConfigError: names the file and the wrong key or tensor in one sentence.

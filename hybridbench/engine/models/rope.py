@@ -1,6 +1,6 @@
-"""Rotary positions (RoPE): the frequencies for a config.json, plain or scaled.
+"""Rotary positional encoding (RoPE): read a config.json's frequencies, plain or scaled.
 
-Source: the RoPE types of transformers; the papers and models that introduced each are named below.
+Source: the RoPE types of transformers; the papers and models that introduced them are named below.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from hybridbench.engine.models.layers import Frequencies
 
 
 class Scaling(Protocol):
-    """A change of the frequencies for contexts longer than those in training."""
+    """Scales the frequencies for contexts longer than those in training."""
 
     rope_type: ClassVar[str]
 
     @property
     def scale(self) -> float:
-        """The factor for rotated queries and keys."""
+        """The factor applied to rotated queries and keys."""
 
     def scaled(self, frequencies: Tensor, theta: float) -> Tensor:
-        """New frequencies [rotary_dim / 2] for those of base ``theta``."""
+        """Return scaled frequencies [rotary_dim / 2] for unscaled ones of base ``theta``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """Positions divided by ``factor`` (position interpolation, arXiv:2306.15595)."""
+    """Divides positions by ``factor`` (position interpolation, arXiv:2306.15595)."""
 
     rope_type: ClassVar[str] = "linear"
     factor: float
@@ -46,7 +46,9 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic:
-    """Frequencies that change only beyond ``max_position_embeddings``, the longest context here."""
+    """Leaves frequencies unchanged: they would change only beyond ``max_position_embeddings``,
+    the longest context supported here.
+    """
 
     rope_type: ClassVar[str] = "dynamic"
     factor: float
@@ -59,7 +61,7 @@ class Dynamic:
 
 @dataclass(frozen=True, kw_only=True)
 class Yarn:
-    """Fast frequencies unchanged, slow ones divided by ``factor`` (YaRN, arXiv:2309.00071)."""
+    """Divides slow frequencies by ``factor``, keeps fast ones (YaRN, arXiv:2309.00071)."""
 
     rope_type: ClassVar[str] = "yarn"
     factor: float = 32.0
@@ -68,7 +70,9 @@ class Yarn:
     truncate: bool = False
     original_max_position_embeddings: int = 4096
     attention_factor: float | None = None
-    """``scale``; None computes it from ``factor`` or, if both are given, from the next two."""
+    """``scale``; None computes it from ``factor``, and from ``mscale`` and ``mscale_all_dim`` if
+    both are given.
+    """
     mscale: float | None = None
     mscale_all_dim: float | None = None
 
@@ -94,7 +98,7 @@ class Yarn:
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)
-        # The width of an empty ramp, as in transformers.
+        # An empty ramp has this width, as in transformers.
         width = high - low if high != low else 0.001
         places = torch.arange(dim // 2, dtype=frequencies.dtype, device=frequencies.device)
         slow = ((places - low) / width).clamp(0.0, 1.0)
@@ -103,10 +107,10 @@ class Yarn:
 
 @dataclass(frozen=True, kw_only=True)
 class LongRope:
-    """A factor for each frequency (LongRoPE, arXiv:2402.13753).
+    """Divides each frequency by its own factor (LongRoPE, arXiv:2402.13753).
 
-    The long factors are for requests longer than those in training, whose cached keys would differ
-    from those of shorter requests with the same prefix; such contexts are refused.
+    The long factors are for contexts longer than those in training, which are refused here: their
+    cached keys would differ from those of shorter requests with the same prefix.
     """
 
     rope_type: ClassVar[str] = "longrope"
@@ -132,7 +136,7 @@ class LongRope:
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3:
-    """Slow frequencies divided by ``factor``, with a smooth transition (as in Llama 3.1)."""
+    """Divides slow frequencies by ``factor``, with a smooth transition (as in Llama 3.1)."""
 
     rope_type: ClassVar[str] = "llama3"
     factor: float
@@ -158,11 +162,11 @@ class Rope:
     scaling: Scaling | None = None
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Number of leading channels of each head that are rotated."""
+        """Return how many leading channels of each head are rotated."""
         return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int, dtype: torch.dtype, device: torch.device) -> Frequencies:
-        """The frequencies for heads of ``head_dim`` channels, in the dtype of states."""
+        """Return the frequencies for heads of ``head_dim`` channels, in the dtype of states."""
         dim = self.rotary_dim(head_dim)
         exponents = torch.arange(0, dim, 2, dtype=state_dtype(dtype)) / dim
         plain = (1.0 / self.rope_theta**exponents).to(device)
@@ -171,14 +175,14 @@ class Rope:
         return Frequencies(self.scaling.scaled(plain, self.rope_theta), self.scaling.scale)
 
     def longest_context(self, max_position_embeddings: int) -> int:
-        """The number of positions for which these frequencies are valid."""
+        """Return the number of positions for which these frequencies are valid."""
         if isinstance(self.scaling, LongRope):
             return min(max_position_embeddings, self.scaling.original_max_position_embeddings)
         return max_position_embeddings
 
     def hf_fields(self) -> dict[str, object]:
-        """The ``rope_parameters`` of a config.json."""
-        # The fraction even if it is 1: some families have another default.
+        """Return the ``rope_parameters`` of a config.json."""
+        # Includes a fraction of 1, because some families have another default.
         fields: dict[str, object] = {
             "rope_type": "default",
             "rope_theta": self.rope_theta,
@@ -199,22 +203,22 @@ def read_rope(
     partial: float | None = None,
     unset: Scaling | None = None,
 ) -> Rope:
-    """The rotary positions of a config.json, in either spelling.
+    """Read the rotary positional encoding of a config.json, with older or newer keys.
 
-    Newer files have everything in ``rope_parameters``; older ones have base and fraction at the top
-    level, and the scaling in ``rope_scaling``.  Of a file with both, transformers reads only
-    ``rope_scaling`` and other engines a mixture.
+    Newer files have everything in ``rope_parameters``.  Older ones have base and fraction at the
+    top level, and the scaling in ``rope_scaling``.  From a file with both, transformers reads only
+    ``rope_scaling``, and other engines read a mixture.
 
     Args:
         fields: the config.json.
         head_dim: channels of a head.
-        longest: its ``max_position_embeddings``.
+        longest: the file's ``max_position_embeddings``.
         theta: the base if the file has none.
-        partial: the rotated fraction if it has none; None if the architecture rotates all.
-        unset: the scaling if it has neither of the two objects.
+        partial: the rotated fraction if the file has none; None if the architecture rotates all.
+        unset: the scaling if the file has neither of the two objects.
 
     Raises:
-        ConfigError: a type, a fraction or a key that is not supported, or two different rotations.
+        ConfigError: a type, a fraction or a key is not supported, or two rotations differ.
     """
     objects = {key: fields.nested(key)[1] for key in ("rope_scaling", "rope_parameters")}
     given = {key: rope for key, rope in objects.items() if rope.values}
@@ -236,7 +240,7 @@ def read_rope(
 def _plain(
     fields: ConfigFields, key: str, rope: ConfigFields, theta: float, partial: float | None
 ) -> Rope:
-    """Base and fraction, from the object ``rope`` or the top level."""
+    """Read base and fraction from the object ``rope`` or the top level."""
     name = "partial_rotary_factor"
     base = _given_once((rope, fields), "rope_theta", theta)
     fraction = _given_once((rope, fields), name, partial or 1.0)
@@ -250,7 +254,7 @@ def _plain(
 def _scaled(
     fields: ConfigFields, key: str, rope: ConfigFields, plain: Rope, head_dim: int, longest: int
 ) -> Rope:
-    """``plain`` with the scaling of the object ``rope``."""
+    """Return ``plain`` with the scaling of the object ``rope``."""
     if any(isinstance(value, dict) for value in rope.values.values()):
         raise fields.error(key, "differs between kinds of layers; only one for all is supported")
     kind = rope.values.get("rope_type", rope.values.get("type", "default"))

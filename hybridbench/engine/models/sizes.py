@@ -1,4 +1,4 @@
-"""Memory needs of a model and its pools, and the pool sizes that fit into free memory."""
+"""Compute the memory a model and its pools need, and pool sizes that fit into free memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.foundation.units import format_bytes, format_count, format_percent
 
-# The rest is for activations, for Python, and for the growth that a run looks for.
+# The rest is for activations, for Python, and for the memory growth that a run measures.
 MEMORY_SHARE = 0.8
 
 
@@ -28,7 +28,7 @@ class ModelSizes:
     """0 without recurrent layers."""
     kv_bytes_per_token: int
     swa_bytes_per_token: int
-    """The part of these for sliding layers."""
+    """The part of ``kv_bytes_per_token`` for sliding layers."""
     sliding_window: int
 
     @classmethod
@@ -46,12 +46,12 @@ class ModelSizes:
         )
 
     def room_beside_weights(self, free_bytes: int) -> int:
-        """Bytes available to the pools."""
+        """Return the bytes available to the pools."""
         return max(0, int(free_bytes * MEMORY_SHARE) - self.weight_bytes)
 
 
 def described(config: ModelConfig, dtype: torch.dtype) -> str:
-    """A model's family, size, kinds of layers, and the bytes of its states and KV."""
+    """Describe a model: its family, size, kinds of layers, and bytes of states and KV."""
     sizes = ModelSizes.of(config, dtype)
     parts = [f"{config.model_type}, {format_count(sizes.parameters)} parameters"]
     for kind, count in Counter(config.layer_types).items():
@@ -66,26 +66,26 @@ def described(config: ModelConfig, dtype: torch.dtype) -> str:
 
 
 def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> EngineConfig | None:
-    """``config`` with both pools reduced by the same ratio if they do not fit.
+    """Return ``config`` with both pools reduced by the same ratio if they do not fit.
 
-    The KV pools keep what one request of full length needs.  None if not even that fits together
-    with the states of one request that hits.
+    The KV pools keep room for at least one request of full length.  None if even that does not fit
+    together with the states of one request with a prefix hit.
     """
     state, kv = float(sizes.state_bytes_per_slot), float(sizes.kv_bytes_per_token)
     page = config.page_size
     request_tokens = page * (1 + math.ceil(config.max_context_len / page))
     sliding = sizes.swa_bytes_per_token > 0
     if sliding and config.keeps_windows_only(sliding=True):
-        # Sliding layers have their own pool, with this share of the tokens.
+        # Sliding layers have their own pool, which holds this share of the tokens.
         share = config.swa_full_tokens_ratio
         kv -= (1.0 - share) * sizes.swa_bytes_per_token
         least_swa = config.least_swa_tokens(sizes.sliding_window)
         request_tokens = max(request_tokens, page * math.ceil((least_swa + page) / share / page))
     if config.device == "cpu":
-        # The pools of the host tier, and the storage behind it, are in the same memory.
+        # The host tier's pools and the storage behind it use the same memory.
         kv *= 1.0 + config.hicache.ratio + config.hicache_storage.ratio
         state *= 1.0 + config.hicache.ratio
-    # The dump slot, and the draft buffers for the states of a verify step.
+    # The dump slot and the draft buffers for a verify step's states.
     apart = 1 + config.longest_chain * config.max_running_requests
     room = sizes.room_beside_weights(free_bytes) - apart * state
     wanted = config.mamba_slots * state + config.kv_tokens * kv
@@ -104,11 +104,11 @@ def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> 
 def fit_to_memory(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, free_bytes: int
 ) -> EngineConfig:
-    """``config`` with pools that fit beside the model's weights.
+    """Return ``config`` with pools that fit beside the model's weights.
 
     Raises:
-        ConfigError: not even the smallest do; names a preset that would fit, of the same
-            family if possible, and bfloat16 if the model fits in that.
+        ConfigError: even the smallest pools do not fit; names a preset that would, of the same
+            family if possible, and suggests bfloat16 if that would make the model fit.
     """
     sizes = ModelSizes.of(model, dtype)
     fitting = pools_that_fit(config, sizes, free_bytes)
@@ -131,5 +131,5 @@ def fit_to_memory(
 
 
 def _family(model: ModelConfig) -> str:
-    """A model's family, with or without experts: qwen3_5 for qwen3_5_moe_text."""
+    """Return a model's family, without its ``_moe`` or ``_text``: qwen3_5 for qwen3_5_moe_text."""
     return model.model_type.removesuffix("_text").removesuffix("_moe")

@@ -28,55 +28,56 @@ _OF_ATTENTION = 3
 class DecodeInputs:
     """Everything that a decode step reads besides weights and pools, in two int64 tensors.
 
-    They are few and of known sizes, so that one copy moves them to the device, and a recorded step
-    finds the next step's inputs at the same addresses.
+    With only two tensors, a step's inputs need few copies to the device, and a recorded step finds
+    the next step's inputs at the same addresses.
     """
 
     rows: Tensor
-    """[3 + 3 K, B]: tokens, positions, state slots; then for each of K kinds of attention layers
-    where it stores the new keys and values, where in ``kv_indices`` a request's visible slots
-    begin, and how many there are."""
+    """[3 + 3 K, B]: tokens, positions, state slots; then, for each of K kinds of attention layers,
+    the slots for the new keys and values, and the start in ``kv_indices`` and the number of each
+    request's visible slots."""
     kv_indices: Tensor
     """[n]: KV slots of all positions, request after request, kind after kind."""
 
     @property
     def input_ids(self) -> Tensor:
-        """[B]."""
+        """Token ids, [B]."""
         return self.rows[0]
 
     @property
     def positions(self) -> Tensor:
-        """[B]."""
+        """Positions of the tokens, [B]."""
         return self.rows[1]
 
     @property
     def slots(self) -> Tensor:
-        """[B], state slots."""
+        """State slots, [B]."""
         return self.rows[2]
 
     def out_cache_loc(self, kind: int = 0) -> Tensor:
-        """[B], the KV slots of the new tokens."""
+        """Return the KV slots of the new tokens, [B]."""
         return self.rows[_OF_STEP + _OF_ATTENTION * kind]
 
     def seen(self, kind: int = 0) -> tuple[Tensor, Tensor]:
-        """[B] each: where in ``kv_indices`` a request's visible slots begin, and how many."""
+        """Return the start in ``kv_indices`` and the number of visible slots per request."""
         row = _OF_STEP + _OF_ATTENTION * kind
         return self.rows[row + 1], self.rows[row + 2]
 
     def padded(self, size: int) -> DecodeInputs:
-        """The inputs padded to a batch of ``size``; the added requests have one token, and read
-        and write slot 0.
+        """Return the inputs padded to a batch of ``size``.
+
+        The added requests have one token, and read and write slot 0.
         """
         height, batch = self.rows.shape
         rows = self.rows.new_zeros(height, size)
         rows[:, :batch] = self.rows
-        # Their visible slot is after all others.
+        # The added requests' visible slot comes after all others.
         rows[_OF_STEP + 1 :: _OF_ATTENTION, batch:] = len(self.kv_indices)
         rows[_OF_STEP + 2 :: _OF_ATTENTION, batch:] = 1
         return DecodeInputs(rows, functional.pad(self.kv_indices, (0, 1)))
 
     def to(self, device: torch.device) -> DecodeInputs:
-        """The same on ``device``."""
+        """Return the inputs on ``device``."""
         rows, kv_indices = (
             to_device(each.numpy(), device) for each in (self.rows, self.kv_indices)
         )
@@ -84,12 +85,12 @@ class DecodeInputs:
 
 
 class KindOfAttention(NamedTuple):
-    """How attention layers of one kind store and see tokens, if a model has several kinds."""
+    """How the attention layers of one kind store and see tokens; a model may have several."""
 
     locations: Callable[[IndexArray], IndexArray]
     """Maps locations in the KV pool to those of this kind's layers."""
     window: int | None
-    """Number of tokens that a query sees, itself included; None is all."""
+    """Number of tokens that a query sees, including its own; None for all."""
 
 
 ALL_TOKENS = KindOfAttention(lambda locations: locations, None)
@@ -98,7 +99,7 @@ ALL_TOKENS = KindOfAttention(lambda locations: locations, None)
 def decode_inputs(
     batch: ForwardBatch, kinds: Sequence[KindOfAttention] = (ALL_TOKENS,)
 ) -> DecodeInputs:
-    """The inputs of a decode batch, on the host."""
+    """Build the inputs of a decode batch, on the host."""
     rows: list[IndexArray] = [batch.input_ids, batch.positions, batch.mamba_indices]
     slots: list[IndexArray] = []
     for number, kind in enumerate(kinds):
@@ -111,7 +112,7 @@ def decode_inputs(
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One new token for each request."""
+    """What the layers share in a step of one new token per request."""
 
     rotation: Rotation
     out_cache_loc: Tensor
@@ -124,7 +125,7 @@ class DecodeStep:
     def build(
         cls, inputs: DecodeInputs, frequencies: Frequencies, dtype: torch.dtype
     ) -> DecodeStep:
-        """The plans of a decode step for a model with one kind of attention."""
+        """Plan a decode step for a model with one kind of attention."""
         return cls(
             rotation=Rotation.build(inputs.positions, frequencies, dtype),
             out_cache_loc=inputs.out_cache_loc(),
@@ -135,7 +136,7 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
-    """One position in the chains of a verify step, for the requests with chains that long."""
+    """One position in the chains of a verify step, for all chains that reach it."""
 
     tokens: Tensor
     """[b] int64, indices into the step's T tokens."""
@@ -145,23 +146,23 @@ class ChainPlace:
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
-    """A chain of new tokens for each request, of which only the first is known to be right.
+    """A chain of new tokens per request: its last token, then unverified draft tokens.
 
-    Attention sees a batch of T decodes, some sharing a row.  The recurrent layers advance one
-    position at a time, so that each state is computed exactly as in decoding.
+    Attention treats them as a batch of T decodes, some of which share a row.  Recurrent layers
+    advance one position at a time, so that each state is computed exactly as in decoding.
     """
 
     rotation: Rotation
     out_cache_loc: Tensor
     """[T] int64."""
     slots: Tensor
-    """[B] int64, state slots; all chains have a first position, in the order of the batch."""
+    """[B] int64, state slots in batch order, for the first position of the chains."""
     places: tuple[ChainPlace, ...]
     attention: DecodePlan
 
     @classmethod
     def build(cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype) -> VerifyStep:
-        """The plans of a verify batch, on the device of ``frequencies``."""
+        """Plan a verify batch, on the device of ``frequencies``."""
         device = frequencies.radians.device
         positions = to_device(batch.positions, device)
         lens = np.asarray(batch.extend_lens, dtype=np.int64)
@@ -197,9 +198,9 @@ class StateRows:
 def chain_places(
     step: VerifyStep, state: MambaState, drafts: SpeculativeState
 ) -> Iterator[tuple[Tensor, StateRows, StateRows]]:
-    """For each position of all chains: its tokens, and the states before and after them.
+    """Yield, for each position of the chains, its tokens and the states before and after them.
 
-    Each position continues from the states of the previous one, the first from the slots.
+    The first position continues from the slots, each other from the previous one's states.
     """
     windows, temporal = drafts.intermediate_conv_window[0], drafts.intermediate_ssm
     source = StateRows(state.conv[0], state.temporal, step.slots)
@@ -210,8 +211,10 @@ def chain_places(
 
 
 def verified_chains(batch: ForwardBatch) -> tuple[list[int], IndexArray]:
-    """A verify batch as T decodes: the number of tokens that each sees, [T], and their KV slots,
-    concatenated.
+    """Split a verify batch into T decodes.
+
+    Returns:
+        The number of tokens that each decode sees, [T], and their KV slots, concatenated.
     """
     lens = np.asarray(batch.extend_lens, dtype=np.int64)
     starts = np.cumsum(batch.seq_lens) - np.asarray(batch.seq_lens)
@@ -223,7 +226,7 @@ def verified_chains(batch: ForwardBatch) -> tuple[list[int], IndexArray]:
 
 @dataclass(frozen=True, slots=True)
 class ExtendStep:
-    """Several new tokens for each request, after prefixes of any length."""
+    """What the layers share in a step of several new tokens per request, after any prefix."""
 
     rotation: Rotation
     out_cache_loc: Tensor
@@ -231,24 +234,24 @@ class ExtendStep:
     slots: Tensor
     """[B] int64, state slots."""
     sorted_slots: Tensor
-    """[B] int64: the same, in the order of the chunk plan."""
+    """[B] int64, state slots in the order of the chunk plan."""
     last_rows: Tensor
-    """[B] int64: the last new token of each request."""
+    """[B] int64: row of each request's last new token."""
     attention: ExtendPlan
     last_rotation: Rotation
     """For ``last_rows``."""
     last_attention: DecodePlan
-    """For the same rows."""
+    """For ``last_rows``."""
     conv: ConvPlan
     chunks: ChunkPlan
     track_slots: Tensor | None
-    """[S] int64: the slots for the additional states of the two plans; None without any."""
+    """[S] int64: slots for the states that both plans save; None if they save none."""
 
     @classmethod
     def build(
         cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype, conv_kernel: int
     ) -> ExtendStep:
-        """The plans of a prefill batch, on the device of ``frequencies``."""
+        """Plan a prefill batch, on the device of ``frequencies``."""
         device = frequencies.radians.device
         positions = to_device(batch.positions, device)
         slots = to_device(batch.mamba_indices, device)
@@ -282,22 +285,22 @@ Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
 def plan_step(
     batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype, conv_kernel: int
 ) -> ExtendStep | VerifyStep:
-    """The plans of a batch other than decode, on the device of ``frequencies``."""
+    """Plan a prefill or verify batch, on the device of ``frequencies``."""
     if batch.mode == "verify":
         return VerifyStep.build(batch, frequencies, dtype)
     return ExtendStep.build(batch, frequencies, dtype, conv_kernel)
 
 
 def rows_of_logits(x: Tensor, step: Step) -> Tensor:
-    """The rows of [T, h] whose logits are wanted: in a prefill the last of each request, [B, h].
+    """Return the rows of [T, h] that need logits: in a prefill the last of each request, [B, h].
 
-    Layers above the last one that stores keys, values or states need no others.
+    Layers above the last one that stores keys, values or states need only these rows.
     """
     return x.index_select(0, step.last_rows) if isinstance(step, ExtendStep) else x
 
 
 def _tracked(batch: ForwardBatch, device: torch.device) -> tuple[list[int] | None, Tensor | None]:
-    """New tokens of each request after which to save a state (0: none), and the slots for it."""
+    """Return how many new tokens precede each state to save (0: none), and the slots for them."""
     seqlens, slots = batch.mamba_track_seqlens, batch.mamba_track_indices
     if seqlens is None or slots is None:
         return None, None

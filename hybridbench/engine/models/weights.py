@@ -1,6 +1,6 @@
-"""Sources of a model's tensors: a seed, or safetensors files.
+"""Sources of a model's tensors: a seed or safetensors files.
 
-Both return tensors by their checkpoint name, so one builder serves both.
+Both return tensors by their checkpoint names, so one builder serves both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEX_NAME = f"{_SINGLE_NAME}.index.json"
 _HEAD = "lm_head.weight"
 _PACKED_DIMS = 3
 _IGNORED = re.compile(r"mtp\..*|model\.visual\..*|.*\.rotary_emb\.inv_freq")
-# Numbers in fewer bits mean nothing without the scales beside them.
+# Narrower types are meaningless without their separate scales.
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -39,14 +39,17 @@ class WeightSource(Protocol):
     """Returns each tensor of a model by name."""
 
     def take(self, name: str) -> Tensor:
-        """The tensor ``name``, in its stored dtype, on the source's device, owned by the caller."""
+        """Return the tensor ``name`` in its stored dtype on the source's device.
+
+        The caller owns it.
+        """
 
 
 class RandomWeights:
-    """Seeded weights of plausible size, defined by the model's family.
+    """Seeded weights of plausible size, as defined by the model's family.
 
-    Each tensor has its own random stream, named by seed and tensor, so values do not depend on the
-    order of building.  They do depend on the kind of device, whose generator is used.
+    Each tensor has its own random stream, derived from the seed and its name, so values do not
+    depend on the order of building.  They do depend on the kind of device, whose generator is used.
     """
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
@@ -67,13 +70,13 @@ class RandomWeights:
 class CheckpointWeights:
     """The tensors of ``model.safetensors``, or of the shards that its index lists.
 
-    Experts may be stored one by one or packed per layer, a text model as part of a multimodal one.
-    ``mtp.*`` (the draft head), ``model.visual.*`` (the vision tower) and the frequencies of rotary
-    positions, which are computed, are ignored; any other tensor without a use would change the
-    answers and is refused.
+    Experts may be stored one by one or packed per layer, and a text model may be part of a
+    multimodal one.  ``mtp.*`` (the draft head), ``model.visual.*`` (the vision tower) and RoPE
+    frequencies, which are computed, are ignored.  Any other unused tensor is refused, because
+    ignoring it would change the answers.
 
     Raises:
-        ConfigError: names the path and the missing, misshapen, quantised, unused or not finite
+        ConfigError: names the path and the missing, misshapen, quantised, unused or non-finite
             tensor in one sentence.
     """
 
@@ -82,7 +85,7 @@ class CheckpointWeights:
         self._schema = config.tensors()
         self._device = device
         self._files = _locate_tensors(directory)
-        # Files stay open as long as the source; reopening would parse the header for each tensor.
+        # Files stay open, because reopening one would parse its header again for each tensor.
         self._readers: dict[Path, _Reader] = {}
         self._check_names()
         self._check_tied_head()
@@ -106,7 +109,7 @@ class CheckpointWeights:
                 f"asks for {list(expected)}."
             )
         low, high = (float(end) for end in tensor.aminmax())
-        # Minus infinity in a vector has a meaning: an attention sink that is not there.
+        # Minus infinity in a vector is allowed: it stands for an absent attention sink.
         if not math.isfinite(high) or (tensor.dim() > 1 and not math.isfinite(low)):
             raise ConfigError(
                 f"{path}: tensor {stored} contains NaN or infinite values, with which no token can "
@@ -123,7 +126,7 @@ class CheckpointWeights:
         return _unpack_expert(reader.get_slice(stored), name)
 
     def _check_names(self) -> None:
-        """Refuse a tensor that is missing, and one that no part of the model uses."""
+        """Refuse missing tensors, and tensors that no part of the model uses."""
         used = {_HEAD}
         for name in self._schema:
             stored = self._stored_name(name)
@@ -143,7 +146,7 @@ class CheckpointWeights:
             )
 
     def _instead_of(self, name: str) -> str:
-        """What the files hold in the place of a missing tensor, or an empty string."""
+        """Describe what the files hold instead of a missing tensor; empty if nothing."""
         module = name.rpartition(".")[0] + "."
         renamed = [other for other in self._files if other.endswith(f".{name}")]
         renamed += [other for other in self._files if name.endswith(f".{other}")]
@@ -158,7 +161,7 @@ class CheckpointWeights:
         return f", which hold {' and '.join(sorted(renamed or parts)[:2])} instead; {advice}"
 
     def _check_tied_head(self) -> None:
-        """Refuse a stored head that is not the embedding, although config.json says so."""
+        """Refuse a stored head that differs from the embedding although config.json ties them."""
         if _HEAD in self._schema or _HEAD not in self._files:
             return
         embedding = next(iter(self._schema))
@@ -171,14 +174,14 @@ class CheckpointWeights:
             )
 
     def _stored_name(self, name: str) -> str:
-        """The name of ``name`` in the files; ``name`` itself if they do not have it."""
+        """Return the name under which the files store ``name``; ``name`` itself if they do not."""
         names = [name, _packed_name(name)] if ".experts." in name else [name]
         names += [_multimodal_name(name) for name in names]
         return next((stored for stored in names if stored in self._files), name)
 
 
 def _locate_tensors(directory: Path) -> dict[str, Path]:
-    """The file of every tensor; one name in two files is refused, as the values may differ."""
+    """Return the file of every tensor; a name in two files is refused, since values may differ."""
     index, single = directory / _INDEX_NAME, directory / _SINGLE_NAME
     if index.is_file():
         located = _locate_by_index(index)
@@ -188,7 +191,7 @@ def _locate_tensors(directory: Path) -> dict[str, Path]:
                 "remove the one that is out of date."
             )
         return located
-    # A copy made on macOS has a hidden companion for each file.
+    # Skip hidden files: a copy made on macOS has a hidden companion for each file.
     files = sorted(directory.glob("[!.]*.safetensors"))
     if not files:
         raise ConfigError(
@@ -208,7 +211,7 @@ def _locate_tensors(directory: Path) -> dict[str, Path]:
 
 
 class _Index(msgspec.Struct):
-    """The part of an index that is read: the file of each tensor."""
+    """The part of an index that is read: each tensor's file."""
 
     weight_map: dict[str, str]
 
@@ -222,7 +225,7 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{index}: holds no weight_map that can be read: {error}.") from error
     for file in weight_map.weight_map.values():
-        # An index comes with a download: it must not make us open files elsewhere.
+        # An index comes from a download, so it must not make us open files elsewhere.
         if not file or Path(file).name != file:
             raise ConfigError(f"{index}: lists {file!r}, which is not in the checkpoint directory.")
     present: dict[Path, set[str]] = {}
@@ -233,7 +236,7 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
             present[path] = set(_tensor_names(path))
         if name not in present[path]:
             raise ConfigError(f"{index}: places tensor {name} in {path.name}, which lacks it.")
-    # As in transformers: a shard is read whole, also what the index does not list.
+    # As in transformers, shards are read whole, including tensors that the index does not list.
     return {name: path for path, names in present.items() for name in names} | located
 
 
@@ -257,12 +260,12 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 
 def _multimodal_name(name: str) -> str:
-    """``model.layers.0...`` -> ``model.language_model.layers.0...``."""
+    """Map ``model.layers.0...`` to ``model.language_model.layers.0...``."""
     return name.replace("model.", "model.language_model.", 1)
 
 
 def _packed_name(name: str) -> str:
-    """``...experts.3.up_proj.weight`` -> ``...experts.gate_up_proj``."""
+    """Map ``...experts.3.up_proj.weight`` to ``...experts.gate_up_proj``."""
     prefix, _, rest = name.partition(".experts.")
     kind = "down_proj" if "down_proj" in rest else "gate_up_proj"
     return f"{prefix}.experts.{kind}"
@@ -285,7 +288,7 @@ class _TensorSlice(Protocol):
 
 
 def _unpack_expert(packed: _TensorSlice, name: str) -> Tensor:
-    """One expert of ``gate_up_proj`` [E, 2I, h] or ``down_proj`` [E, h, I]."""
+    """Return one expert's part of ``gate_up_proj`` [E, 2I, h] or ``down_proj`` [E, h, I]."""
     expert = int(name.partition(".experts.")[2].split(".")[0])
     shape = packed.get_shape()
     if len(shape) != _PACKED_DIMS or expert >= shape[0]:
