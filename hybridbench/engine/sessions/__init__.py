@@ -1,1 +1,1 @@
-"""Streaming sessions: what a conversation holds between two turns, and who may close it."""
+"""Streaming sessions: keep a conversation's KV and state from turn to turn."""

@@ -25,8 +25,8 @@ from hybridbench.engine.cache.tree_node import TreeNode
 class CacheAround(BasePrefixCache):
     """Forwards the whole interface to ``inner``; subclasses override what they change.
 
-    Nothing is looked up by name at run time: a test checks that every method of the interface is
-    here, so that a new one cannot silently answer for an empty cache.
+    Every method is written out, and a test checks that none is missing: an inherited default would
+    silently answer for an empty cache.
     """
 
     def __init__(self, inner: BasePrefixCache) -> None:
@@ -41,7 +41,7 @@ class CacheAround(BasePrefixCache):
 
     @property
     def root_node(self) -> TreeNode:  # type: ignore[override]
-        """The root of ``inner``, which a flush replaces; do not keep the old one."""
+        """The root of ``inner``; a flush replaces it, so do not keep a reference."""
         return self.inner.root_node
 
     def reset(self) -> None:

@@ -1,7 +1,7 @@
-"""Which sessions are open, what each conversation contains so far, and when one may be closed.
+"""Track which sessions are open, what each conversation contains, and when one may be closed.
 
-Source: SGLang's SessionController, for sessions of its streaming kind: one turn at a time, each of
-which appends to the conversation.
+Source: SGLang's SessionController, for its streaming sessions: one turn at a time, and each turn
+appends to the conversation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class SessionController:
     def __init__(
         self, cache: StreamingSession, counters: EngineCounters, now_s: Callable[[], float]
     ) -> None:
-        """``now_s`` is the engine's clock."""
+        """Use ``now_s`` as the engine's clock, in seconds."""
         self._cache = cache
         self._counters = counters
         self._now_s = now_s
-        # No session times out before this: turns only postpone it.
+        # No session times out before this, because turns only postpone the time-out.
         self._earliest_reap_s = math.inf
         self.sessions: dict[str, Session] = {}
 
@@ -38,7 +38,7 @@ class SessionController:
         return session_id in self.sessions
 
     def get(self, session_id: str) -> Session | None:
-        """The open session with this id, including one that will close after its turn."""
+        """Return the open session with this id, including one that will close after its turn."""
         return self.sessions.get(session_id)
 
     def open(self, session_id: str, timeout_s: float | None = None) -> bool:
@@ -55,8 +55,8 @@ class SessionController:
     def close(self, session_id: str) -> bool:
         """Close a session and free what it holds; False if there is no such session.
 
-        While a turn is in progress its KV must stay: then the close waits for the turn's end, and
-        the session accepts no further turn.
+        During a turn, its KV must stay: the close waits for the turn's end, and the session accepts
+        no further turn.
         """
         session = self.sessions.get(session_id)
         if session is None:
@@ -70,7 +70,7 @@ class SessionController:
         return True
 
     def fault_of_turn(self, session_id: str) -> str:
-        """Why the session cannot take a turn now, as one sentence; empty if it can."""
+        """Return one sentence on why the session cannot take a turn now; empty if it can."""
         session = self.sessions.get(session_id)
         if session is None:
             return f"there is no session {session_id!r}; open it first"
@@ -85,7 +85,7 @@ class SessionController:
         self.sessions[session_id].begin_req(req, self._now_s())
 
     def finish_req(self, req: Req) -> None:
-        """End the turn of a request that has finished and been released, if it was a turn."""
+        """End the turn, if it is one, of a request that has finished and been released."""
         session = req.session
         if session is None:
             return
@@ -107,16 +107,16 @@ class SessionController:
         self._counters.session_retracts += req.session is not None
 
     def evict(self) -> bool:
-        """Release what the session idle longest holds; False if there is none."""
+        """Release what the longest-idle session holds; False if there is none."""
         evicted = self._cache.evict_session()
         self._counters.session_evictions += evicted
         return evicted
 
     def abort_req(self, req: Req, stage: AbortStage) -> None:
-        """End the turn of a request that was aborted in ``stage`` and released, if it was a turn.
+        """End the turn, if it is one, of a request that was aborted in ``stage`` and released.
 
-        The session returns to its state before the turn.  A slot that has grown beyond that (by
-        a turn that was retracted, then aborted while waiting to resume) cannot be reused.
+        The session returns to its conversation before the turn.  A slot that has grown beyond that,
+        because the turn was retracted and then aborted in the queue, is released.
         """
         session = req.session
         if session is None:
@@ -130,7 +130,7 @@ class SessionController:
         self._close_deferred(session)
 
     def maybe_reap(self) -> None:
-        """Close sessions that were idle for too long; costs nothing until one may be."""
+        """Close sessions that were idle for too long; a no-op until one can have timed out."""
         now_s = self._now_s()
         if now_s <= self._earliest_reap_s:
             return

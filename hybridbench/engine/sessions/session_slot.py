@@ -1,7 +1,7 @@
-"""What one session holds between two turns: its last request's record, moved and not copied.
+"""A session's slot, which holds the record of its last request between two turns.
 
-A session's request holds a ``ReqKv``; at the end of a turn the record moves to the session's slot,
-and the next turn gets all of it.  Any field added to that record moves along.
+A session's request holds a ``ReqKv``.  At the end of a turn the record moves, uncopied, to the
+session's slot, and the next turn gets all of it, including any field added to ``ReqKv`` later.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from hybridbench.engine.req import Req, ReqKv
 class SessionSlot:
     """The record of one session, and the request that currently holds it.
 
-    While ``borrower`` is None the session itself holds everything in ``kv`` (owner SESSION in the
-    ledgers).  While a turn is admitted, or is being decided on, its request holds it (owner REQ):
-    then ``borrower.kv is kv``, and the slot only remembers where to find it.
+    While ``borrower`` is None, the session itself holds everything in ``kv`` (owner SESSION in the
+    ledgers).  While a turn is admitted or under consideration, its request holds it (owner REQ):
+    then ``borrower.kv is kv``, and the slot is only a reference to it.
 
-    Pools and caches accept a slot wherever they accept a request: both have ``rid`` and ``kv``.
+    Pools and caches accept a slot wherever they accept a request, since both have ``rid`` and
+    ``kv``.
     """
 
     session_id: str
     kv: ReqKv = field(default_factory=ReqKv)
     borrower: Req | None = None
-    writers: Writers = ()  # those of the last saved turn
+    writers: Writers = ()  # of the last saved turn
 
     @property
     def rid(self) -> str:
@@ -34,7 +35,7 @@ class SessionSlot:
         return f"of session {self.session_id}"
 
     def save_from_req(self, req: Req) -> None:
-        """End a turn: all that ``req`` holds moves to the session."""
+        """End a turn by moving everything that ``req`` holds to the session."""
         taken = req.kv
         assert self.kv.is_empty or taken is self.kv, f"{req.rid} does not have {self.rid} in hand"
         req.kv = ReqKv()
@@ -43,10 +44,10 @@ class SessionSlot:
         self.writers = req.writers
 
     def restore_to_req(self, req: Req) -> None:
-        """Lend the record to the next turn.  If that is refused, ``take_back`` undoes this."""
+        """Lend the record to the next turn; ``take_back`` undoes this if the turn is refused."""
         assert self.borrower is None, f"{self.rid}: {req.rid} comes while a turn is under way"
         assert req.kv.is_empty, f"{req.rid} holds something of its own"
-        # A new record with the same contents: batches formed with the old one recognise its end.
+        # A new record with the same contents, so that batches formed with the old one are late.
         req.kv = self.kv = replace(self.kv)
         req.went_on_from = self.writers
         self.borrower = req

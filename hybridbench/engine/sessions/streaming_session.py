@@ -1,15 +1,15 @@
-"""Sessions around any prefix cache: the first turn is the cache's, later ones resume from a slot.
+"""Sessions around any prefix cache: the cache serves a first turn, later ones resume from a slot.
 
-The outcome of a turn, and of what its session holds:
+How a turn ends, and what becomes of what its session holds:
 
     finished                the slot takes over the request's record; nothing goes to the tree
     retracted               the same; the turn resumes from there when it is admitted again
-    refused after a match   the slot gets its record back unchanged
+    refused after a match   the slot gets its record back
     rejected on submission  (too long, for example) the slot is not touched
-    aborted while queued    the slot is not touched; one that a retracted turn has grown is released
+    aborted while queued    the slot is not touched, or released if a retracted turn has grown it
     aborted in the first turn, in a later one, or between chunks
-                            everything is freed and the slot is removed; the tokens stay, so that
-                            the next turn computes them again
+                            everything is freed and the slot is removed; the session keeps the
+                            tokens, and the next turn computes them again
     closed, timed out       everything is freed
 
 Source: SGLang's StreamingSession.
@@ -43,22 +43,22 @@ class SessionEvents:
     """Counts of slot events since the cache was built."""
 
     saves: int = 0  # a finished or retracted turn left its record
-    restores: int = 0  # matches of a turn with a slot, including those refused later
-    tail_frees: int = 0  # turns that resumed before the end of what their session held
-    tail_tokens: int = 0  # tokens freed by these
-    overshoot_tokens: int = 0  # freed past the answer of a turn that ended
+    restores: int = 0  # a turn matched its slot, even if it was refused afterwards
+    tail_frees: int = 0  # a turn resumed before the end of what its session held
+    tail_tokens: int = 0  # tokens freed by tail_frees
+    overshoot_tokens: int = 0  # tokens freed past the answer of a turn that ended
     releases: int = 0
 
 
 class StreamingSession(CacheAround):
-    """A prefix cache that keeps the KV and the state of each session from turn to turn.
+    """A prefix cache that keeps each session's KV and state from turn to turn.
 
-    Requests without a session go to ``inner``; so does a session's first turn until it ends.
+    Requests without a session go to ``inner``, and so does a session's first turn until it ends.
     """
 
     def __init__(self, inner: BasePrefixCache) -> None:
         super().__init__(inner)
-        # In order of saving, the oldest first.
+        # In the order of their last save, oldest first.
         self.slots: dict[str, SessionSlot] = {}
         self.session_events = SessionEvents()
 
@@ -75,7 +75,7 @@ class StreamingSession(CacheAround):
         return self._resume(slot, params.req, params.key)
 
     def find_active_slot(self, req: CacheableReq | None) -> SessionSlot | None:
-        """The slot that a match of ``req`` resumes from; None if the inner cache handles it."""
+        """Return the slot that a match of ``req`` resumes from; None if ``inner`` handles it."""
         session = req.session if isinstance(req, Req) else None
         return None if session is None else self.slots.get(session.session_id)
 
@@ -87,10 +87,10 @@ class StreamingSession(CacheAround):
             req.kv.prefix_indices = self._row(req, 0, req.kv.kv_committed_len)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
-        """End a turn, or retract it: the slot takes over the record, including row and lock.
+        """End or retract a turn: the slot takes over its record, including row and lock.
 
-        For an aborted turn, and a first one that has computed nothing itself, everything is
-        freed; the caller then frees the row, as for any request.
+        If the turn was aborted, or is a first one that has computed nothing itself, everything is
+        freed instead; the caller then frees the row, as for any request.
         """
         if not isinstance(req, Req) or req.session is None:
             self.inner.cache_finished_req(req, is_insert)
@@ -117,14 +117,14 @@ class StreamingSession(CacheAround):
         return True
 
     def release_session(self, session_id: str) -> None:
-        """Free everything that the session's slot holds; harmless if it has none.
+        """Free everything that the session's slot holds; no effect if it has no slot.
 
-        The record says what is the tree's and what is the session's own: ``last_node`` with the
-        receipt of its lock, and ``cache_protected_len``.  The prompt must not be matched again to
-        find out.  Other requests may have split the locked node since, or made the tree's
-        path longer: the match would end at another node, whose lock is not the session's, and at
-        another length, from which KV would be freed twice or not at all.  A split keeps the
-        record valid: the locked node stays the lower half, and the upper one inherits the lock.
+        The record tells the tree's part from the session's own: ``last_node`` with its lock
+        receipt, and ``cache_protected_len``.  Matching the prompt again would be wrong.  Other
+        requests may have split the locked node since, or extended the tree's path.  The match would
+        then end at a node whose lock is not the session's, and at a length that frees KV twice or
+        not at all.  A split keeps the record valid: the locked node stays the lower half, and the
+        upper half inherits the lock.
 
         Raises:
             AssertionError: a request holds the record.
@@ -133,7 +133,7 @@ class StreamingSession(CacheAround):
         if slot is None:
             return
         assert slot.borrower is None, f"{slot.rid} is released under a turn"
-        # The KV first: the row lists it.
+        # Free the KV first, because the row lists it.
         self._free_slot_kv(slot)
         self._free_slot_mamba(slot)
         self._free_slot_row(slot)
@@ -144,8 +144,8 @@ class StreamingSession(CacheAround):
     def evict_session(self) -> bool:
         """Release the slot that has been idle longest; False if there is none.
 
-        Its session stays open, and its next turn recomputes everything: the last resort when
-        idle sessions hold what the only requests need.  Upstream has none (sglang#27024).
+        Its session stays open, and its next turn recomputes everything.  This is the last resort
+        when idle sessions hold what requests need; upstream does not have it (sglang#27024).
         """
         idle = next((slot for slot in self.slots.values() if slot.borrower is None), None)
         if idle is None:
@@ -156,16 +156,16 @@ class StreamingSession(CacheAround):
     # What sessions hold.
 
     def cached_len(self, session_id: str) -> int:
-        """Tokens whose KV the session's slot holds or locks; 0 without a slot."""
+        """Return how many tokens' KV the session's slot holds or locks; 0 without a slot."""
         slot = self.slots.get(session_id)
         return 0 if slot is None else slot.kv.kv_committed_len
 
     def idle_slots(self) -> Iterator[SessionSlot]:
-        """The slots whose record is not lent to a request: what sessions themselves hold."""
+        """Return the slots whose record is not lent to a request."""
         return (slot for slot in self.slots.values() if slot.borrower is None)
 
     def any_holding_kv(self) -> bool:
-        """Whether any session holds KV, rows, states or locks, including lent ones."""
+        """Return whether any session holds KV, rows, states or locks, including lent ones."""
         return bool(self.slots)
 
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
@@ -185,7 +185,7 @@ class StreamingSession(CacheAround):
         return sum(kv.req_pool_idx is not None for kv in self._held(active_pool_idxs))
 
     def _held(self, active_pool_idxs: set[int] | None) -> Iterable[ReqKv]:
-        """The records of all slots, except those whose row an admitted request counts already."""
+        """Return the records of all slots whose row no admitted request counts already."""
         records = [slot.kv for slot in self.slots.values()]
         if not active_pool_idxs:
             return records
@@ -194,9 +194,9 @@ class StreamingSession(CacheAround):
     # Resuming.
 
     def _resume(self, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
-        """Lend the slot's record to ``req``, truncated to what its prompt begins with.
+        """Lend the slot's record to ``req``, truncated to the prefix that its prompt shares.
 
-        The result's node is the root, whose lock does nothing: the session has its own lock on
+        The result's node is the root, where a lock has no effect, because the session already locks
         the tree's part.
         """
         prefix_len = self._prefix_len(slot, key)
@@ -205,7 +205,7 @@ class StreamingSession(CacheAround):
             f"{slot.rid} is append-only: {req.rid} begins with {prefix_len} of the "
             f"{kv.cache_protected_len} tokens that the tree holds for it"
         )
-        # Not lowered to the prefix, as upstream does: that would claim window KV that was freed.
+        # Upstream lowers this to the prefix, which would claim window KV that was freed.
         assert kv.swa_evicted_seqlen <= prefix_len, (
             f"{slot.rid}: {req.rid} begins with {prefix_len} tokens, the window has left "
             f"{kv.swa_evicted_seqlen} behind"
@@ -221,26 +221,26 @@ class StreamingSession(CacheAround):
         return MatchResult(indices, root, root, None, kv.cache_protected_len)
 
     def _is_behind(self, slot: SessionSlot, key: RadixKey) -> bool:
-        """Whether ``key`` ends before the slot's state, which cannot be rolled back.
+        """Return whether ``key`` ends before the slot's state, which cannot be rolled back.
 
-        This happens when a turn was retracted while its prefill was in flight (as by
-        ``pause_generation("retract")``): the state includes the last token, which has to be
-        computed again for its logits.  Then everything is recomputed.
+        This happens after a turn was retracted with its prefill in flight, for example by
+        ``pause_generation("retract")``: the state includes the last token, which must be computed
+        again for its logits.  The turn then recomputes everything.
         """
         return slot.kv.mamba_pool_idx is not None and len(key) < slot.kv.kv_committed_len
 
     def _prefix_len(self, slot: SessionSlot, key: RadixKey) -> int:
-        """Number of tokens of ``key`` that need not be computed again.
+        """Return how many tokens of ``key`` need not be computed again.
 
-        The key excludes the token that has to be computed for its logits.
+        The key excludes the token that must be computed for its logits.
         """
         return min(slot.kv.kv_committed_len, len(key))
 
     def _free_tail(self, slot: SessionSlot, prefix_len: int) -> None:
-        """Free [prefix_len, kv_allocated_len): the next prefill overwrites these indices.
+        """Free [prefix_len, kv_allocated_len), whose indices the next prefill overwrites.
 
-        Steps that were launched and no longer count leave such a tail.  Before
-        sglang#22862 its indices were overwritten and lost.
+        Launched steps that no longer count leave such a tail.  Before sglang#22862 its indices were
+        overwritten and lost.
         """
         self._free_kv_aligned(slot.kv, prefix_len)
 
@@ -259,7 +259,7 @@ class StreamingSession(CacheAround):
             kv.kv_committed_len = min(kv.kv_committed_len, target)
 
     def _free_kv_aligned(self, kv: ReqKv, start: int) -> int:
-        """Free a request's positions of ``kv`` from ``start`` on; return how many."""
+        """Free the request's positions in ``kv`` from ``start`` on; return how many were freed."""
         # Round up: the allocator frees whole pages, and the first page still holds kept tokens.
         start = ceil_align(start, self.page_size)
         if start >= kv.kv_allocated_len:
@@ -271,7 +271,7 @@ class StreamingSession(CacheAround):
     # Freeing.
 
     def _give_up(self, req: Req) -> None:
-        """Free everything of the turn and the session; the tree gets nothing new."""
+        """Free everything that the turn and the session hold; the tree gets nothing new."""
         self.inner.cache_finished_req(req, is_insert=False)
 
     def _free_slot_kv(self, slot: SessionSlot) -> None:
@@ -313,5 +313,5 @@ class StreamingSession(CacheAround):
         return self._indices(req.kv.req_pool_idx, start, end)
 
     def _indices(self, row: int, start: int, end: int) -> IntArray:
-        """KV indices of some positions of a row, as a new array."""
+        """Return the KV indices of a row's positions, as a new array."""
         return self.req_to_token_pool.req_to_token[row, start:end].astype(np.int64)

@@ -1,1 +1,1 @@
-"""Speculative decoding: the drafter interface, and the available drafters."""
+"""Speculative decoding: the drafter interface and the available drafters."""

@@ -1,7 +1,7 @@
-"""The drafter interface, and the available drafters by name.
+"""The drafter interface and the available drafters by name.
 
-A new one is a file beside ``ngram.py`` and a line in ``DRAFTERS``: the model verifies drafts
-from any source, so a drafter can cost time but never change a token.
+To add a drafter, add a file beside ``ngram.py`` and an entry in ``DRAFTERS``.  The model verifies
+drafts from any source, so a drafter can cost time but never change a token.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from hybridbench.engine.speculative.ngram import NgramDrafter
 
 
 class Drafter(Protocol):
-    """Predicts how texts continue; keeps nothing about a request between two calls."""
+    """Predicts how texts continue; keeps no request's data between calls."""
 
     def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
-        """At most ``most`` (1 or more) tokens that may follow ``prompt + output``; [] if none.
+        """Return up to ``most`` (1 or more) tokens that may follow ``prompt + output``; may be [].
 
         Every token must be in the model's vocabulary.
         """

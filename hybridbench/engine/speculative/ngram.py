@@ -1,22 +1,22 @@
-"""Prompt lookup: tokens that followed an earlier occurrence of the last few may follow again.
+"""Prompt lookup: propose the tokens that followed an earlier occurrence of the last few tokens.
 
-Source: Saxena 2023, "Prompt Lookup Decoding"; SGLang's algorithm NGRAM and vLLM's "ngram" do it
-with a corpus or an index.  Here the request's own text is searched anew each time: nothing is
-kept, so nothing can outlive a request.
+Source: Saxena 2023, "Prompt Lookup Decoding"; SGLang's algorithm NGRAM and vLLM's "ngram" use a
+corpus or an index.  Here each call searches the request's own text anew, so nothing is kept that
+could outlive a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Only the end of a longer text is searched, so that a step's cost is bounded.
+# Only the last tokens of prompt and output are searched, to bound a step's cost.
 SEARCH_TOKENS = 2048
 
 
 class NgramDrafter:
-    """Searches a text for its own ending, of ``longest`` to ``shortest`` tokens.
+    """Searches a text for an earlier occurrence of its last ``shortest`` to ``longest`` tokens.
 
-    By default one equal token is enough, as for SGLang's NGRAM.
+    By default one matching token is enough, as in SGLang's NGRAM.
     """
 
     def __init__(self, longest: int = 8, shortest: int = 1) -> None:
@@ -26,9 +26,9 @@ class NgramDrafter:
         self._shortest = shortest
 
     def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
-        """The tokens that followed the last earlier occurrence of the longest matching ending.
+        """Return the tokens that followed the latest earlier occurrence of the longest ending.
 
-        A text that ends in the middle of a repetition is assumed to continue it.
+        If they reach the end of the text, the proposal repeats them.
         """
         text = [*prompt[-SEARCH_TOKENS:], *output[-SEARCH_TOKENS:]]
         text.reverse()
@@ -36,7 +36,7 @@ class NgramDrafter:
         return [text[period - 1 - place % period] for place in range(most)] if period else []
 
     def _period(self, backwards: list[int]) -> int:
-        """Distance in tokens to the earlier occurrence of the text's end; 0 if there is none."""
+        """Return the distance back to the earlier occurrence of the text's end; 0 if none."""
         last, length = backwards[0], len(backwards)
         best, found = self._shortest - 1, 0
         ago = 0
