@@ -17,7 +17,7 @@ LEAST_BLOCK = 16
 
 
 def term_of(tensor: Tensor) -> tl.dtype:
-    """Return the type for bfloat16 products: Triton's CPU interpreter cannot multiply bfloat16."""
+    """Return the type for bfloat16 products: float32 on a CPU, where Triton cannot do bfloat16."""
     return tl.float32 if tensor.device.type == "cpu" else tl.bfloat16
 
 

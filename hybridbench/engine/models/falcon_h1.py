@@ -75,8 +75,10 @@ class Multipliers:
 
 @dataclass(frozen=True, kw_only=True)
 class FalconH1Config(ModelConfig):
-    """In config.json, ``mamba_d_ssm`` is derived from the heads, and ``layer_types`` is omitted
-    because every layer is "hybrid".
+    """Falcon-H1's configuration.
+
+    In config.json, ``mamba_d_ssm`` is the product of the heads and their width, and ``layer_types``
+    is omitted because every layer is "hybrid".
     """
 
     model_type = "falcon_h1"

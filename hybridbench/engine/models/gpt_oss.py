@@ -42,7 +42,7 @@ from hybridbench.engine.models.weights import WeightSource
 
 @dataclass(frozen=True, kw_only=True)
 class GptOssConfig(ModelConfig):
-    """Every layer has attention and experts; ``intermediate_size`` is the width of one expert."""
+    """gpt-oss's configuration; ``intermediate_size`` is the width of one expert."""
 
     model_type = "gpt_oss"
     architecture = "GptOssForCausalLM"
@@ -107,7 +107,7 @@ class GptOssConfig(ModelConfig):
         return config
 
     def tensors(self) -> dict[str, Shape]:
-        """All tensors; each stacks the same part of all experts of a layer."""
+        """All tensors; an expert tensor stacks all experts of a layer."""
         hidden = self.hidden_size
         shapes: dict[str, Shape] = {"model.embed_tokens.weight": (self.vocab_size, hidden)}
         for layer in range(self.num_hidden_layers):

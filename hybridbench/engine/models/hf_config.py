@@ -121,7 +121,10 @@ class ConfigFields:
         return float(value)
 
     def finite_numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-        """Read as many finite numbers, of either sign, as ``default`` has; a single may be bare."""
+        """Read as many finite numbers, of either sign, as ``default`` has.
+
+        A single number need not be in a list.
+        """
         value = self.values.get(key)
         if value is None:
             return default

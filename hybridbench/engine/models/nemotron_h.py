@@ -46,7 +46,9 @@ def pattern(letters: str) -> tuple[LayerKind, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class NemotronHConfig(ModelConfig):
-    """In config.json, ``layer_types`` is ``layers_block_type``, and ``rms_norm_eps`` is
+    """Nemotron-H's configuration.
+
+    In config.json, ``layer_types`` is ``layers_block_type``, and ``rms_norm_eps`` is
     ``layer_norm_epsilon``.
     """
 

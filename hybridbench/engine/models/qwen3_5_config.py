@@ -14,7 +14,7 @@ from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen35Config(Qwen3NextConfig):
-    """One dense MLP in each layer; defaults as in transformers' ``Qwen3_5TextConfig``."""
+    """Qwen3.5 with a dense MLP per layer; defaults as in transformers' ``Qwen3_5TextConfig``."""
 
     model_type = "qwen3_5_text"
     architecture = "Qwen3_5ForCausalLM"
@@ -35,7 +35,7 @@ class Qwen35Config(Qwen3NextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen35MoeConfig(Qwen3NextConfig):
-    """Experts in each layer; defaults as in transformers' ``Qwen3_5MoeTextConfig``."""
+    """Qwen3.5 with experts per layer; defaults as in transformers' ``Qwen3_5MoeTextConfig``."""
 
     model_type = "qwen3_5_moe_text"
     architecture = "Qwen3_5MoeForCausalLM"

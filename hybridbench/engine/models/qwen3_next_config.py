@@ -30,7 +30,9 @@ def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerK
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3NextConfig(ModelConfig):
-    """Layers of gated DeltaNet or gated attention, each with experts or a dense MLP."""
+    """Qwen3-Next's configuration: layers of gated DeltaNet or gated attention, with experts or a
+    dense MLP.
+    """
 
     model_type = "qwen3_next"
     architecture = "Qwen3NextForCausalLM"

@@ -46,9 +46,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic:
-    """Leaves frequencies unchanged: they would change only beyond ``max_position_embeddings``,
-    the longest context supported here.
-    """
+    """Leaves frequencies unchanged within ``max_position_embeddings``, the longest context here."""
 
     rope_type: ClassVar[str] = "dynamic"
     factor: float

@@ -28,8 +28,8 @@ _OF_ATTENTION = 3
 class DecodeInputs:
     """Everything that a decode step reads besides weights and pools, in two int64 tensors.
 
-    With only two tensors, a step's inputs need few copies to the device, and a recorded step finds
-    the next step's inputs at the same addresses.
+    Few tensors of known sizes need few copies to the device, and let a recorded step find each
+    step's inputs at the same addresses.
     """
 
     rows: Tensor
@@ -200,7 +200,7 @@ def chain_places(
 ) -> Iterator[tuple[Tensor, StateRows, StateRows]]:
     """Yield, for each position of the chains, its tokens and the states before and after them.
 
-    The first position continues from the slots, each other from the previous one's states.
+    The first position continues from the slots, each later one from the previous one's states.
     """
     windows, temporal = drafts.intermediate_conv_window[0], drafts.intermediate_ssm
     source = StateRows(state.conv[0], state.temporal, step.slots)

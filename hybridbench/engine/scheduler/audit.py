@@ -105,7 +105,7 @@ class SlotAudit:
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
     ) -> tuple[int, ...]:
-        """Return slots of ``pool`` neither free nor claimed by a holder, without the ledger."""
+        """Return the slots of ``pool`` neither free nor claimed; does not use the ledger."""
         known = set(self._free_slots(pool))
         tree = self._pools.tree_cache.tree_slots()
         for claim in self._claims(pool, tree, admitted, waiting):

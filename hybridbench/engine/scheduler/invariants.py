@@ -214,7 +214,7 @@ def _busy_at_idle(pool: str, stats: PoolStats, sessions: bool) -> list[Invariant
 
 
 def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
-    """Check that waiting requests refer to no tree node, which would keep it alive or locked."""
+    """Check that waiting requests do not refer to tree nodes, which would stay alive or locked."""
     rids = [req.rid for req in waiting if req.kv.last_node is not None]
     if not rids:
         return []
@@ -225,7 +225,7 @@ def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
 
 
 def _passed_over(count: int) -> list[InvariantViolation]:
-    """Check that no request was passed over: with room for all, each joins or awaits a prefix."""
+    """Check that no request was left waiting although nothing refused it."""
     if count <= 0:
         return []
     message = f"{count} waiting request(s) were not admitted although nothing refused them"

@@ -28,7 +28,7 @@ class Preemption:
         self._pools = pools
 
     def victims(self, req: Req, running: Sequence[Req], adder: PrefillAdder) -> list[Req]:
-        """Return running requests to retract so that ``req`` fits; [] if all would not suffice.
+        """Return running requests to retract so that ``req`` fits; [] if all are not enough.
 
         Candidates must have a priority lower by more than the threshold.  The lowest priority comes
         first, and the newest among equals.  Session turns are never candidates: their sessions

@@ -271,10 +271,10 @@ class PrefillAdder:
         )
 
     def _to_branching(self, req: Req, start: int, prompt_len: int) -> int:
-        """Return how much of the prompt to compute up to where it diverges from the cached KV.
+        """Return how much of the prompt to compute, cut where it diverges from the cached KV.
 
-        Stopping there gives the tree a state.  The prompt is cut like a long one, but not while
-        another request is between chunks.
+        The cut gives the tree a state there.  It makes the request a chunked one, so there is no
+        cut while another request is between chunks.
         """
         branching = req.mamba_branching_seqlen
         can_chunk = self._rem_chunk_tokens is not None and self.new_chunked_req is None
@@ -302,7 +302,7 @@ class PrefillAdder:
         return self._in_pages(end) - self._in_pages(start)
 
     def kv_expected(self, req: Req) -> float:
-        """Return the KV tokens that a running request is expected to take beyond its own page.
+        """Return the KV tokens that a running request is expected to take beyond its last page.
 
         With a ratio of 1 it never takes more.
         """

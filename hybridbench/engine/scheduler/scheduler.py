@@ -55,7 +55,7 @@ class Scheduler:
         counters: EngineCounters,
         drafter: Drafter | None = None,
     ) -> None:
-        """With a ``drafter``, decode steps verify chains of ``speculative_num_draft_tokens``."""
+        """With a ``drafter``, verify chains of up to ``speculative_num_draft_tokens`` tokens."""
         self._config = config
         self._pools = pools
         self._counters = counters
@@ -220,8 +220,8 @@ class Scheduler:
     def launched(self, batch: ScheduleBatch | None) -> None:
         """With overlap only: record that ``batch`` (None if nothing runs) has been launched.
 
-        Its results come with the next step.  A prefill's KV does not depend on them, so its prompts
-        are inserted into the tree now: by then the next step may have advanced the state.
+        Its results come with the next step, which may by then have advanced the state.  A prefill's
+        KV does not depend on its results, so its prompts are inserted into the tree now.
         """
         self.in_flight = batch
         if batch is None or batch.forward.mode != "extend":
@@ -373,7 +373,7 @@ class Scheduler:
         if result is AddReqResult.CONTINUE:
             added = sum(req is not self.chunked_req for req in adder.can_run_list)
             return len(self.waiting_queue) - added - adder.awaiting
-        # If no request was considered at all, only a lack of rows explains it.
+        # If no request was considered at all, only a lack of rows is a valid reason.
         considered = result is AddReqResult.OTHER or adder.refused or adder.can_run_list
         return 0 if considered or not self._pools.free_rows() else len(self.waiting_queue)
 

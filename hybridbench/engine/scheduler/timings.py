@@ -46,7 +46,7 @@ class EngineTimings:
     evict_calls: int = 0
 
     def count_forward(self, began_s: float, began_cpu_s: float) -> None:
-        """Add a model run that began at these readings of ``now_s`` and ``cpu_s``."""
+        """Add the time of a model run that began at these readings of ``now_s`` and ``cpu_s``."""
         self.forward_s += self.now_s() - began_s
         self.forward_cpu_s += self.cpu_s() - began_cpu_s
 

@@ -47,7 +47,7 @@ class SessionSlot:
         """Lend the record to the next turn; ``take_back`` undoes this if the turn is refused."""
         assert self.borrower is None, f"{self.rid}: {req.rid} comes while a turn is under way"
         assert req.kv.is_empty, f"{req.rid} holds something of its own"
-        # A new record with the same contents, so that batches formed with the old one are late.
+        # A new record with the same contents, so that results for the old one count as late.
         req.kv = self.kv = replace(self.kv)
         req.went_on_from = self.writers
         self.borrower = req

@@ -16,9 +16,9 @@ class Drafter(Protocol):
     """Predicts how texts continue; keeps no request's data between calls."""
 
     def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
-        """Return up to ``most`` (1 or more) tokens that may follow ``prompt + output``; may be [].
+        """Return at most ``most`` (1 or more) tokens that may follow ``prompt + output``.
 
-        Every token must be in the model's vocabulary.
+        Every token must be in the model's vocabulary; [] proposes none.
         """
 
 

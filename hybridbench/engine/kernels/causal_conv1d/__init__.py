@@ -1,1 +1,1 @@
-"""Depthwise causal convolution with a carried window."""
+"""Depthwise causal convolution with a window carried from step to step."""

@@ -147,7 +147,7 @@ def causal_conv1d_update(
 
 
 def causal_conv1d_reference(x: Tensor, weight: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolve one request token by token; this defines both forms above.
+    """Convolve one request token by token; the reference for both forms above.
 
     Args:
         x: [T, D]; may be empty.

@@ -57,7 +57,7 @@ class ChunkScan:
     """The chunks of each request; int64 tensors on the device of the step."""
 
     starts: Tensor
-    """[J]: index of the first j-th chunk; the request of rank r has its j-th chunk at + r."""
+    """[J]: index of the first j-th chunk; add r for that of the request of rank r."""
     counts: Tensor
     """[R]: chunks of each request."""
     snapshot_chunks: Tensor

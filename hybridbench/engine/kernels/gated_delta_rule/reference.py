@@ -18,7 +18,7 @@ from hybridbench.engine.kernels.rows import store_rows
 def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence token by token; slow, but it defines the other forms.
+    """Run the recurrence token by token; slow, but the reference for the other forms.
 
     Args:
         q, k: [B, T, H, K], already L2-normalised, q already scaled.

@@ -179,8 +179,8 @@ def chunk_gated_delta_rule(
         max(LEAST_BLOCK, triton.next_power_of_2(width)) for width in (key_dim, value_dim)
     )
     levels = (shape["BLOCK_C"] // 16).bit_length() - 1
-    # Compiled for sm_90, larger blocks would spill registers.  So would prefetched loads and
-    # smaller blocks of keys in the second kernel: 64 rows make a product of a group of warps.
+    # Compiled for sm_90, larger blocks would spill registers.  In the second kernel, so would
+    # prefetched loads and blocks of fewer than 64 keys, the rows of a warp group's product.
     small, wide, keys = min(32, block_v), min(64, block_v), min(32, block_k)
     g, beta = g.contiguous(), beta.contiguous()
     for segment in plan.segments:
@@ -230,7 +230,7 @@ def _within_chunks(
     BLOCK_V: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """Compute W, by which a chunk reads the state before it, and U, its writes without it."""
+    """Compute W, which reads the state before a chunk, and U, the writes if that state is 0."""
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     row = tl.arange(0, BLOCK_C)
@@ -439,8 +439,8 @@ def _invert_unit_lower(matrix, BLOCK_C: tl.constexpr, LEVELS: tl.constexpr):
     """Return the inverse of ``I + strictly_lower(matrix)``.
 
     Forward substitution inverts all diagonal blocks of 16 rows in parallel.  Each level then merges
-    neighbouring diagonal blocks ``X`` and ``Z`` of the inverse: where ``Y`` is the block of the
-    matrix below ``X`` and left of ``Z``, the inverse has ``-Z Y X``.
+    neighbouring diagonal blocks ``X`` and ``Z`` of the inverse.  With ``Y`` the block of the matrix
+    below ``X`` and left of ``Z``, the same block of the inverse is ``-Z Y X``.
     """
     row = tl.arange(0, BLOCK_C)
     in_block = row[:, None] // 16 == row[None, :] // 16

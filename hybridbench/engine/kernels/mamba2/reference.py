@@ -14,7 +14,7 @@ from hybridbench.engine.kernels.rows import store_rows
 def mamba2_reference(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence over one request; this defines the other forms.
+    """Run the recurrence over one request; the reference for the other forms.
 
     Args:
         x: [T, H, P]; may be empty.

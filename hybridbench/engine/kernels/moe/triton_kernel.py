@@ -44,7 +44,7 @@ _TILES = (
     (32, Tile(32, 64, 64, stages=4)),
     (128, Tile(64, 128, 64)),
 )
-"""For half precision: each tile, after the largest mean number of pairs per expert it suits."""
+"""Tiles for half precision, each after the largest mean number of pairs per expert it suits."""
 _LARGEST = Tile(128, 128, 64, warps=8)
 _TILES_PER_GROUP = 8
 _WARPS_AT_ONCE = 16

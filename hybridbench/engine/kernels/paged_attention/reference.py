@@ -20,9 +20,9 @@ from torch.nn import functional
 from hybridbench.engine.kernels.index_arrays import to_device
 
 _QUERY_BLOCK = 256
-# A decode batch is cut into groups of similar length.  Padding may enlarge a group by this factor,
+# A decode batch is cut into groups of similar length.  Padding may enlarge a group by this factor.
 _PADDING_FACTOR = 1.5
-# or by this many slots, below which another call costs more than the padding.
+# Padding of up to this many slots is always accepted: another call would cost more.
 _PADDING_FREE = 512
 
 
@@ -308,7 +308,7 @@ def attention_reference(
     window: int | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attend query by query for one request; this defines both forms.
+    """Attend query by query for one request; the reference for both forms.
 
     Args:
         q: [T, H, hd], queries at positions prefix_len, prefix_len + 1, ...
