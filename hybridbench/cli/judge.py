@@ -45,7 +45,7 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.COLUMNS,
             metavar="URL",
-            help="Ask this Prometheus server, too: one row per set of labels.",
+            help="Also query this Prometheus server; one row per set of labels.",
         ),
     ] = None,
     query: Annotated[
@@ -53,7 +53,7 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.COLUMNS,
             metavar="PROMQL",
-            help="What to ask it for: process_resident_memory_bytes.",
+            help="PromQL query, such as process_resident_memory_bytes.",
         ),
     ] = None,
     last: Annotated[
@@ -61,7 +61,7 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.COLUMNS,
             metavar="TIME",
-            help="How much of the time up to now to ask it for.",
+            help="How far back to query.",
         ),
     ] = "24h",
     metric: Annotated[

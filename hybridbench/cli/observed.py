@@ -50,8 +50,8 @@ Pid = Annotated[
         rich_help_panel=Panel.TARGET,
         metavar="PID",
         min=1,
-        help="Watch a process that runs already, with all that it has started.  It is neither "
-        "paused nor ended; it has a probe only if it was started with one (`probe export`).",
+        help="Watch a running process and its children.  It is neither paused nor ended; it has a "
+        "probe only if it was started with one (`probe export`).",
     ),
 ]
 
@@ -81,9 +81,9 @@ IdleEvery = Annotated[
     typer.Option(
         rich_help_panel=Panel.PROBES,
         metavar="TIME",
-        help="From one idle point to the next; 0 for none.  There the load pauses, and what "
-        "is left is counted.  Without a load to pause, points at which the target is idle.  "
-        "Default: 60s, or less in a short run.",
+        help="Time from one idle point to the next; 0 for none.  At an idle point the load pauses, "
+        "and what is left is counted.  Without a load to pause, moments at which the target is "
+        "idle are used.  Default: 60s, or less in a short run.",
     ),
 ]
 
@@ -122,7 +122,7 @@ Probe = Annotated[
     typer.Option(
         "--probe/--no-probe",
         rich_help_panel=Panel.PROBES,
-        help="Look inside Python processes with a probe that their environment carries in; "
+        help="Look inside Python processes with a probe that is loaded through their environment; "
         "--no-probe watches from outside only.",
     ),
 ]

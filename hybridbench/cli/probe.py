@@ -59,7 +59,7 @@ def export(
     echo(
         f"Copied to {one_line(str(folder))}: start the program with PYTHONPATH set to this folder "
         "and HYBRIDBENCH_PROBE_DIR to a directory of mode 0700, a container with the process ids "
-        "of the host; then, as the same user, hybridbench watch --pid PID asks it."
+        "of the host; then, as the same user, run hybridbench watch --pid PID."
     )
 
 

@@ -196,7 +196,7 @@ def refuse_samples(what: str, options: OutputOptions) -> None:
     """
     if ReportFormat.CSV in options.formats:
         raise UsageError(
-            f"csv has the samples of one run, and {what} is none; `hybridbench report RUN "
+            f"csv has the samples of one run, and {what} is not a run; `hybridbench report RUN "
             "--format csv` takes a run directory.",
             option="--format",
         )

@@ -77,7 +77,7 @@ def selftest(
         ),
     ] = 0,
     seed: Annotated[
-        int, typer.Option(rich_help_panel=Panel.ROWS, metavar="N", help="Of --sample.")
+        int, typer.Option(rich_help_panel=Panel.ROWS, metavar="N", help="Seed of --sample.")
     ] = 0,
     jobs: Annotated[
         int | None,

@@ -200,8 +200,8 @@ def soak(
             rich_help_panel=Panel.TARGET,
             metavar="N",
             min=0,
-            help="With --url: how often COMMAND is started again when it has ended; the run goes "
-            "on as a segment of its own, and is CRASHED all the same.",
+            help="With --url: how many times to start COMMAND again after it has ended.  The run "
+            "continues in a new segment, and its verdict is still CRASHED.",
         ),
     ] = 0,
     pid: Pid = None,
@@ -316,8 +316,8 @@ def soak(
         typer.Option(
             rich_help_panel=Panel.PROBES,
             metavar="TIME",
-            help="Time after the traffic in which finished answers are computed anew by a "
-            "reference without reuse, 3m at least once one is wrong; 0 compares none.  "
+            help="Time after the traffic in which a reference without reuse recomputes finished "
+            "answers, 3m at least once one is wrong; 0 compares none.  "
             "Default: a tenth of --duration, 10s to 2m.  With --url: time at each idle point in "
             "which a server is asked for answers again, without its cache.  Default: a tenth of "
             "--idle-every.",

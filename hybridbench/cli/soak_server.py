@@ -153,7 +153,7 @@ def server_plan(
     """
     if target.restarts and not target.command:
         raise UsageError(
-            "needs COMMAND: only what hybridbench has started can it start again.",
+            "needs COMMAND: hybridbench can restart only what it has started.",
             code=ErrorCode.MISSING_ARGUMENT,
             option="--restarts",
         )
@@ -191,7 +191,7 @@ def _check_options(names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise ConfigError(
-                full_stop(f"options.without: {name!r} is no option; {nearest(name, known)}"),
+                full_stop(f"options.without: {name!r} is not an option; {nearest(name, known)}"),
                 code=ErrorCode.UNKNOWN_NAME,
             )
 

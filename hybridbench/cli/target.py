@@ -45,7 +45,7 @@ def prepare(
 
     Engines: vllm, sglang and llamacpp. All run on a CPU, with tiny random checkpoints made on the
     spot. sglang-cache and vllm-core are SGLang and vLLM without server and model, for
-    `soak --target`. The same command goes on after an interruption. pip looks where its
+    `soak --target`. After an interruption, run the same command again. pip looks where its
     configuration says; what cannot be had is refused before anything large is fetched.
     """
     # Imported here: `--help` should not wait for it.

@@ -132,7 +132,7 @@ def _load(given: str | None, metrics: str | None, ready: str | None) -> tuple[st
         raise UsageError(f"{words[0]}: there is no such command.", option="--load")
     if metrics is None and ready is None:
         raise UsageError(
-            "needs --metrics or --ready, which tell when the target serves.",
+            "needs --metrics or --ready, to determine when the target is ready.",
             code=ErrorCode.NEEDS_OPTION,
             option="--load",
             also=("--metrics", "--ready"),

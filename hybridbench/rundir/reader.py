@@ -179,5 +179,5 @@ class _Columns:
             names = ", ".join(sorted(self.unknown))
             yield f"metrics this version does not know are left out: {names}"
         if self.out_of_order:
-            count = self.out_of_order
-            yield f"{count} sample{'s' * (count != 1)} of {SAMPLES} went back in time, skipped"
+            samples = "1 sample" if self.out_of_order == 1 else f"{self.out_of_order} samples"
+            yield f"{samples} of {SAMPLES} skipped: time went backwards"

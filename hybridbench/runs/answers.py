@@ -50,7 +50,7 @@ def record_answers(loop: WireLoop, limit_s: float) -> None:
         left_s = limit_s if recorder.phase == "done" else 0.0
         waiting = loop.answers.waiting
         if waiting and left_s and not loop.interrupted:
-            said = f"computing {waiting} answers anew with a reference"
+            said = f"recomputing {waiting} answers with a reference"
             loop.context.view.note(f"{said}, for {format_duration(left_s)} at most")
         found = loop.answers.finish(left_s, lambda: loop.interrupted)
     aborted = {"aborted": counts.aborted} if counts.aborted else {}

@@ -89,7 +89,7 @@ def check_same_engine(segment: Segment, ready: Ready) -> None:
     if segment.manifest.engine_hash != ready.engine_files_sha256:
         raise ConfigError(
             f"{segment.run_dir}: the engine's files have changed since this run began; "
-            "put them back to resume it, or start a new run."
+            "restore them to resume it, or start a new run."
         )
     before = segment.manifest.versions
     for name in _DECISIVE_VERSIONS:

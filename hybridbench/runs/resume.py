@@ -164,8 +164,8 @@ def _seed(manifest: Manifest, run_dir: Path) -> int:
 
 def _is_no(run_dir: Path, key: str, value: float, kind: str) -> RunDirectoryError:
     return RunDirectoryError(
-        f"{run_dir / MANIFEST}: {key!r} is {value!r}, which is no {kind}: the run cannot be "
-        "resumed; start a new one"
+        f"{run_dir / MANIFEST}: {key!r} is {value!r}, which is not a valid {kind}: the run "
+        "cannot be resumed; start a new one"
     )
 
 

@@ -318,7 +318,9 @@ class _Soak:
         self._recorder.event(events.Segment(segment.index, segment.away_s))
         for name, torn in self._writer.repaired_bytes.items():
             if torn:
-                said = f"the cut tore the last line of {name}: its {torn} bytes are left out"
+                said = (
+                    f"the interruption cut the last line of {name}: its {torn} bytes are left out"
+                )
                 self._recorder.note(said)
 
     def _cannot_write(self, error: RunDirectoryError) -> None:

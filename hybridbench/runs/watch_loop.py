@@ -445,7 +445,7 @@ class WatchLoop(RunLoop):
         elif self.target.exit_status() is not None:
             raise WorkerLostError("exit", "", self._while_serving(client))
         elif client.unreachable_for_s > _UNREACHABLE_S:
-            detail = f"it took no connection for {_UNREACHABLE_S:.0f} s"
+            detail = f"it accepted no connection for {_UNREACHABLE_S:.0f} s"
             reason = "hang" if self.alone else "unreachable"
             raise WorkerLostError(reason, detail, self._while_serving(client))
 

@@ -53,7 +53,7 @@ NOT_SHOWN: Mapping[Capability, str] = {
     Capability.INVARIANTS: "the engine's own checks",
     Capability.GC_COUNTERS: "the collector's pauses",
     Capability.HEAP_SCAN: "uncollected garbage",
-    Capability.ANSWERS: "whether answers are right: nothing computes them anew",
+    Capability.ANSWERS: "whether answers are right: nothing recomputes them",
     Capability.INSTANCES: "objects that should have died by reference count",
 }
 

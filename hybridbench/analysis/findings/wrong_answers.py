@@ -265,14 +265,14 @@ def answer_notes(record: RunRecord) -> Iterator[str]:
     left_out = left_out_words(_summed([event.left_out for event in events]))
     rest = f"; not compared: {left_out}" if left_out else ""
     if not compared:
-        yield f"no answer was computed anew by a reference{rest}"
+        yield f"no answer was recomputed by a reference{rest}"
         return
     tokens = sum(event.tokens for event in events)
     answers = f"{times(compared, 'answer')} ({times(tokens, 'token')})"
     were, said = "were", "all but one agree" if wrong else "all agree"
     if compared == 1:
         were, said = "was", "it differs" if wrong else "it agrees"
-    yield f"{answers} {were} computed anew by a reference: {said}{rest}"
+    yield f"{answers} {were} recomputed by a reference: {said}{rest}"
     for answer in wrong:
         yield f"one different answer alone does not decide; {_example(answer)}"
 

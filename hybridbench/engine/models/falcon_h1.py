@@ -151,7 +151,10 @@ class FalconH1Config(ModelConfig):
             "mamba_n_heads", "mamba_n_groups", (mamba_heads, config.mamba_n_groups)
         )
         if config.head_dim % 2:
-            raise fields.error("head_dim", f"is {config.head_dim}; an even number is rotated")
+            raise fields.error(
+                "head_dim",
+                f"is {config.head_dim}; it must be even, as channels are rotated in pairs",
+            )
         return config
 
     @property

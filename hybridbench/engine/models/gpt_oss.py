@@ -97,7 +97,10 @@ class GptOssConfig(ModelConfig):
             "num_attention_heads", "num_key_value_heads", (heads, config.num_key_value_heads)
         )
         if config.head_dim % 2:
-            raise fields.error("head_dim", f"is {config.head_dim}; an even number is rotated")
+            raise fields.error(
+                "head_dim",
+                f"is {config.head_dim}; it must be even, as channels are rotated in pairs",
+            )
         if config.num_experts_per_tok > config.num_local_experts:
             raise fields.error(
                 "num_experts_per_tok",

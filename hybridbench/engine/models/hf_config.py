@@ -76,8 +76,8 @@ class ConfigFields:
             if value not in neutral:
                 raise self.error(
                     key,
-                    f"is {excerpt(value)}; no family here computes this, soak a server of this "
-                    "model with --url",
+                    f"is {excerpt(value)}; no model family here supports this; soak a server of "
+                    "this model with --url",
                 )
 
     def with_names(self, **older: str) -> ConfigFields:

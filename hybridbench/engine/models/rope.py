@@ -263,7 +263,7 @@ def _scaled(
     read = _SCALINGS.get(kind) if isinstance(kind, str) else None
     if read is None:
         supported = ", ".join(("default", *_SCALINGS))
-        raise fields.error(key, f"asks for rope_type {excerpt(kind)}; supported are {supported}")
+        raise fields.error(key, f"has rope_type {excerpt(kind)}; supported are {supported}")
     original = fields.whole(
         "original_max_position_embeddings", rope.whole("original_max_position_embeddings", longest)
     )

@@ -106,7 +106,7 @@ class CheckpointWeights:
         if tuple(tensor.shape) != expected:
             raise ConfigError(
                 f"{path}: tensor {stored} gives {name} the shape {list(tensor.shape)}; config.json "
-                f"asks for {list(expected)}."
+                f"requires {list(expected)}."
             )
         low, high = (float(end) for end in tensor.aminmax())
         # Minus infinity in a vector is allowed: it stands for an absent attention sink.
@@ -223,7 +223,7 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
     except ForeignDataError as error:
         raise ConfigError(f"{index}: {error}.") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{index}: holds no weight_map that can be read: {error}.") from error
+        raise ConfigError(f"{index}: has no readable weight_map: {error}.") from error
     for file in weight_map.weight_map.values():
         # An index comes from a download, so it must not make us open files elsewhere.
         if not file or Path(file).name != file:
@@ -255,7 +255,7 @@ def _unreadable(path: Path, error: Exception) -> str:
         with open_regular(path) as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER.encode():
                 return "is a Git LFS pointer; fetch the file with git lfs pull"
-        return f"is no complete safetensors file; download it again ({error})"
+        return f"is not a complete safetensors file; download it again ({error})"
     return f"cannot be read as safetensors ({error})"
 
 

@@ -278,8 +278,8 @@ class SlotAudit:
             booked = set(self._ledger_slots(pool, owner))
             name = owner_name(owner)
             for slots, text in (
-                (claimed - booked, f"claimed for {name}, but booked to another owner"),
-                (booked - claimed, f"booked to {name}, but that owner does not know of them"),
+                (claimed - booked, f"claimed by {name}, but the ledger has another owner"),
+                (booked - claimed, f"held by {name} in the ledger, but not claimed by it"),
             ):
                 if slots:
                     listed = tuple(sorted(slots))
@@ -318,8 +318,8 @@ class SlotAudit:
             there, held = (node.full_lock_ref, node.swa_lock_ref), (full[node.id], swa[node.id])
             if there != held:
                 message = (
-                    f"tree: node {node.id} has {there[0]} locks, {there[1]} in the window pool; "
-                    f"{held[0]} and {held[1]} are held"
+                    f"tree: node {node.id} counts {there[0]} locks, {there[1]} in the window pool, "
+                    f"but its holders have {held[0]} and {held[1]}"
                 )
                 found.append(InvariantViolation(ViolationKind.TREE, "tree", message))
         return found
@@ -334,7 +334,9 @@ class SlotAudit:
         for name, kv in records:
             stale = tuple(sorted(set(table[kv.row, : kv.cache_protected_len].tolist()) - in_tree))
             if stale:
-                message = f"kv pool: {name} reads {shown_slots(stale)}, no longer the tree's"
+                message = (
+                    f"kv pool: {name} reads {shown_slots(stale)}, which the tree no longer holds"
+                )
                 found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, stale))
         return found
 
@@ -350,7 +352,7 @@ class SlotAudit:
                 sorted(slots[(slots != first + place) | (first % page_size != 0)].tolist())
             )
             if wrong:
-                message = f"kv pool: {name} has {shown_slots(wrong)} out of their pages"
+                message = f"kv pool: {name} has {shown_slots(wrong)} out of place in their pages"
                 found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, wrong))
         return found
 

@@ -140,11 +140,11 @@ class InvariantChecker:
             return []
         mapped: list[int] = hybrid_rows.get_mamba_indices([req.kv.row for req in running]).tolist()
         wrong = [
-            f"request {req.rid} holds {req.kv.mamba_pool_idx}, its row {req.kv.row} says {slot}"
+            f"request {req.rid} holds {req.kv.mamba_pool_idx}, but row {req.kv.row} has {slot}"
             for req, slot in zip(running, mapped, strict=True)
             if slot != req.kv.mamba_pool_idx
         ]
-        wrong += [f"slot {slot} serves several" for slot in _repeated(mapped)]
+        wrong += [f"slot {slot} is in several rows" for slot in _repeated(mapped)]
         if hybrid_rows.enable_mamba_extra_buffer:
             wrong += _wrong_track_buffers(hybrid_rows, running)
         if not wrong:
@@ -170,7 +170,7 @@ def _wrong_track_buffers(rows: HybridReqToTokenPool, running: Sequence[Req]) -> 
     mapped: list[list[int]] = by_row[[req.kv.row for req in running]].tolist()
     return [
         f"request {req.rid} saves states in {req.kv.mamba_ping_pong_track_buffer}, "
-        f"its row {req.kv.row} says {slots}"
+        f"but row {req.kv.row} has {slots}"
         for req, slots in zip(running, mapped, strict=True)
         if slots != (req.kv.mamba_ping_pong_track_buffer or [0] * len(slots))
     ]

@@ -9,7 +9,7 @@ from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.foundation.engine_config import EngineConfig
 
 QUEUE_FULL = "the request queue is full"
-DISPLACED = "the request queue is full, and a request of higher priority came"
+DISPLACED = "the request queue is full, and a request of higher priority arrived"
 WAITED_TOO_LONG = "the request waited too long for its admission"
 
 

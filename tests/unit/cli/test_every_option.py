@@ -665,7 +665,7 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         ),
         (
             "soak --url http://127.0.0.1:1 --restarts 2",
-            "--restarts needs COMMAND: only what hybridbench has started can it start again.",
+            "--restarts needs COMMAND: hybridbench can restart only what it has started.",
         ),
         (
             "soak --url http://127.0.0.1:1 --pid 1 --vocab 300",

@@ -224,5 +224,5 @@ def test_an_option_that_is_to_be_left_out_must_be_one() -> None:
     traffic = replace(plain, set_=["options.without=[seed, n]"]).traffic()
     assert traffic.profile.options.without == ("seed", "n")
 
-    with pytest.raises(ConfigError, match=r"options.without: 'sed' is no option; did you mean s"):
+    with pytest.raises(ConfigError, match=r"options.without: 'sed' is not an option; did you"):
         replace(plain, set_=["options.without=[sed]"]).traffic()

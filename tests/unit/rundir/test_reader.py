@@ -178,7 +178,7 @@ def test_samples_that_go_back_in_time_are_skipped_and_counted(tmp_path: Path) ->
     record = read_run(run_dir)
 
     assert len(record.series["rss_bytes"]) == SAMPLES
-    assert notes(record) == ["2 samples of samples.jsonl went back in time, skipped"]
+    assert notes(record) == ["2 samples of samples.jsonl skipped: time went backwards"]
 
 
 def test_a_slow_probe_may_report_in_a_line_of_its_own_at_a_time_already_seen(

@@ -1,4 +1,4 @@
-"""A soak's answers computed anew: the share of a core, repeated suspects, what is left out."""
+"""A soak's answers recomputed: the share of a core, repeated suspects, what is left out."""
 
 from __future__ import annotations
 

@@ -38,9 +38,12 @@ def test_an_unchanged_manifest_is_the_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"planned_duration_s": 1e308}, "'planned_duration_s' is 1e+308, which is no duration"),
-        ({"seed": 2**63 - 1}, "'seed' is 9223372036854775807, which is no seed"),
-        ({"seed": -1}, "'seed' is -1, which is no seed"),
+        (
+            {"planned_duration_s": 1e308},
+            "'planned_duration_s' is 1e+308, which is not a valid duration",
+        ),
+        ({"seed": 2**63 - 1}, "'seed' is 9223372036854775807, which is not a valid seed"),
+        ({"seed": -1}, "'seed' is -1, which is not a valid seed"),
         ({"seed": 1e30}, "$.seed"),
         ({"seed": 10**30}, "$.seed"),
         ({"started_wall_s": 1e30}, "$.started_wall_s"),

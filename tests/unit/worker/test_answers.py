@@ -1,4 +1,4 @@
-"""Which finished requests are drawn to be computed anew, and what is known of them."""
+"""Which finished requests are drawn to be recomputed, and what is known of them."""
 
 from __future__ import annotations
 

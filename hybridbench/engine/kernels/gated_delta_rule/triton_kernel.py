@@ -160,8 +160,10 @@ def chunk_gated_delta_rule(
     """
     tokens, heads = g.shape
     (key_heads, key_dim), value_dim = qk.shape[2:], v.shape[2]
-    assert qk.stride()[1:] == (key_heads * key_dim, key_dim, 1), "only rows may be apart"
-    assert v.stride()[1:] == (value_dim, 1), "only rows may be apart"
+    assert qk.stride()[1:] == (key_heads * key_dim, key_dim, 1), (
+        "only rows may have gaps between them"
+    )
+    assert v.stride()[1:] == (value_dim, 1), "only rows may have gaps between them"
     assert pool[0].is_contiguous()
     output = torch.empty((tokens, heads, value_dim), dtype=pool.dtype, device=v.device)
     size = plan.chunk_size

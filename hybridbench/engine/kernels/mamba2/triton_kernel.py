@@ -65,8 +65,8 @@ def mamba2_chunk_scan(
     """See the reference."""
     tokens, heads = dt.shape
     head_dim, (groups, width) = x.shape[2], bc.shape[2:]
-    assert x.stride()[1:] == (head_dim, 1), "only rows may be apart"
-    assert bc.stride()[1:] == (groups * width, width, 1), "only rows may be apart"
+    assert x.stride()[1:] == (head_dim, 1), "only rows may have gaps between them"
+    assert bc.stride()[1:] == (groups * width, width, 1), "only rows may have gaps between them"
     assert pool[0].is_contiguous()
     output = torch.empty((tokens, heads, head_dim), dtype=dt.dtype, device=dt.device)
     chunks, size, scan = sum(plan.alive), plan.chunk_size, plan.scan

@@ -355,4 +355,4 @@ def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
 def test_one_answer_is_in_the_singular() -> None:
     (note,) = answer_notes(RunRecord(Manifest(), {}, [AnswersCompared(compared=1, tokens=16)]))
 
-    assert note == "1 answer (16 tokens) was computed anew by a reference: it agrees"
+    assert note == "1 answer (16 tokens) was recomputed by a reference: it agrees"

@@ -84,7 +84,7 @@ def test_without_a_factor_the_context_is_stretched_to_its_length(tmp_path: Path)
     [
         ({"layer_types": ["linear_attention"] * 4}, "layer_types contains 'linear_attention'"),
         ({"num_key_value_heads": 3}, "num_attention_heads is 8; it must be a multiple of"),
-        ({"head_dim": 7}, "head_dim is 7; an even number is rotated"),
+        ({"head_dim": 7}, "head_dim is 7; it must be even"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
         ({"sliding_window": None}, "sliding_window is null, but some layers are sliding_attention"),
         ({"sliding_window": 0}, "sliding_window is 0; it must be a whole number, 1 or more"),

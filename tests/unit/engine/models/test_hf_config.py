@@ -143,9 +143,9 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
             {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
             "rope_parameters differs between kinds of layers; only one for all is supported",
         ),
-        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; no family here"),
-        ({"use_sliding_window": True}, "use_sliding_window is True; no family here computes this"),
-        ({"is_causal": False}, "is_causal is False; no family here computes this"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; no model family"),
+        ({"use_sliding_window": True}, "use_sliding_window is True; no model family here"),
+        ({"is_causal": False}, "is_causal is False; no model family here"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported are silu and swish"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),
         ({"num_experts": True}, "num_experts is True; it must be a whole number"),
@@ -159,7 +159,7 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
         ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
         (
             {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}},
-            "rope_parameters asks for rope_type ['yarn']; supported are default, linear, dynamic, "
+            "rope_parameters has rope_type ['yarn']; supported are default, linear, dynamic, "
             "yarn, longrope, llama3",
         ),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing among the keys of its rope_type"),

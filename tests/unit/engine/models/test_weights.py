@@ -149,7 +149,7 @@ def test_wrong_shape_is_named_with_both_shapes(checkpoint: Path) -> None:
     tensors = load_file(checkpoint / FILE)
     tensors["model.norm.weight"] = torch.zeros(5)
     rewrite(checkpoint, tensors)
-    with pytest.raises(ConfigError, match=r"model\.norm\.weight the shape \[5\].*asks for \[16\]"):
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight the shape \[5\].*requires \[16\]"):
         load_model(checkpoint, torch.float32, "cpu")
 
 
@@ -179,8 +179,8 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 32
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (FILE, b"not a tensor in sight", "is no complete safetensors file; download it again"),
-        (FILE, b"", "is no complete safetensors file; download it again"),
+        (FILE, b"not a tensor in sight", "is not a complete safetensors file; download it again"),
+        (FILE, b"", "is not a complete safetensors file; download it again"),
         (FILE, POINTER, "is a Git LFS pointer; fetch the file with git lfs pull"),
         (f"{FILE}.index.json", POINTER, "is a Git LFS pointer; fetch the file with git lfs pull"),
         ("config.json", POINTER, "cannot be read as JSON: it is a Git LFS pointer; fetch"),
@@ -238,7 +238,7 @@ def test_missing_shard_and_wrong_index_are_named(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match=r"places tensor .* which lacks it"):
         load_model(checkpoint, torch.float32, "cpu")
     (checkpoint / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ConfigError, match="holds no weight_map that can be read"):
+    with pytest.raises(ConfigError, match="has no readable weight_map"):
         load_model(checkpoint, torch.float32, "cpu")
 
 

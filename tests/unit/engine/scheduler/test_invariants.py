@@ -323,8 +323,8 @@ def test_the_audit_sees_a_record_that_the_ledger_denies() -> None:
 
     messages = [violation.message for violation in engine.audit()]
 
-    assert any(f"[{slot}] claimed for REQ" in message for message in messages)
-    assert any(f"[{slot}] booked to TREE" in message for message in messages)
+    assert any(f"[{slot}] claimed by REQ" in message for message in messages)
+    assert any(f"[{slot}] held by TREE in the ledger" in message for message in messages)
 
 
 def test_the_audit_sees_a_prefix_that_is_no_longer_the_trees() -> None:
@@ -334,7 +334,9 @@ def test_the_audit_sees_a_prefix_that_is_no_longer_the_trees() -> None:
 
     table[req.kv.row, 0] = 200
 
-    assert any("no longer the tree's" in violation.message for violation in engine.audit())
+    assert any(
+        "which the tree no longer holds" in violation.message for violation in engine.audit()
+    )
 
 
 def test_an_empty_record_costs_a_waiting_request_nothing() -> None:
@@ -370,7 +372,7 @@ def test_the_audit_sees_a_position_that_left_its_page() -> None:
     table[req.kv.row, 18] += 1
 
     assert [violation.message for violation in engine.audit()] == [
-        f"kv pool: request r0 has [{table[req.kv.row, 18]}] out of their pages"
+        f"kv pool: request r0 has [{table[req.kv.row, 18]}] out of place in their pages"
     ]
 
 
@@ -385,7 +387,7 @@ def test_a_row_that_maps_to_another_state_than_the_request_holds_is_an_alias() -
     violation = _only(engine.check_invariants(idle=False))
     assert (violation.kind, violation.pool) == (ViolationKind.ALIAS, "mamba")
     assert f"request r1 holds {second.kv.state_slot}" in violation.message
-    assert f"slot {first.kv.state_slot} serves several" in violation.message
+    assert f"slot {first.kv.state_slot} is in several rows" in violation.message
 
 
 def test_a_state_that_two_requests_hold_is_an_alias_though_the_map_agrees() -> None:
@@ -398,4 +400,4 @@ def test_a_state_that_two_requests_hold_is_an_alias_though_the_map_agrees() -> N
     mapping.req_index_to_mamba_index_mapping[second.kv.row] = first.kv.state_slot
 
     violation = _only(engine.check_invariants(idle=False))
-    assert violation.message.endswith(f"slot {first.kv.state_slot} serves several")
+    assert violation.message.endswith(f"slot {first.kv.state_slot} is in several rows")
