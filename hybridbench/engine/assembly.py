@@ -68,7 +68,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class EngineParts:
-    """The parts that the facade connects."""
+    """The parts that ``Engine`` connects."""
 
     model_config: ModelConfig
     pools: Pools
@@ -95,9 +95,9 @@ def assemble(  # noqa: PLR0913 - replacements for the engine's own parts
 ) -> EngineParts:
     """Build everything that ``config`` names, or use ``model`` instead of the one it names.
 
-    ``clock`` measures the engine's times.  ``kernels`` replace those of the device,
-    ``transfers`` the thread that copies between device and host, ``storage_io`` the threads
-    that read and write the storage, ``recorder`` the device's CUDA graphs.
+    ``clock`` measures the engine's times.  The last four arguments replace default parts:
+    ``kernels`` the device's kernels, ``transfers`` the thread that copies between device and host,
+    ``storage_io`` the threads that access the storage, ``recorder`` the device's CUDA graphs.
 
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes are invalid.
@@ -157,7 +157,7 @@ def _mamba_pool(
     device: torch.device,
     kernels: Kernels,
 ) -> MambaPool | None:
-    """None for a model without recurrent layers, which has no state."""
+    """Build the state pool; None for a model without recurrent layers."""
     layer_ids = model_config.linear_layer_ids
     if not layer_ids:
         return None
@@ -335,7 +335,7 @@ def _host_windows(
 def _storage_controller(
     config: EngineConfig, host: MHATokenToKVPoolHost, storage_io: StorageIO
 ) -> StorageController | None:
-    """None if the configuration has no storage."""
+    """Build the storage controller; None if the configuration has no storage."""
     settings, page_size = config.hicache_storage, config.page_size
     if not settings.ratio:
         return None
@@ -355,7 +355,7 @@ def check_against_model(config: EngineConfig, model_config: ModelConfig) -> None
     """Refuse settings that do not fit the model.
 
     Raises:
-        ConfigError: one sentence on the first of them.
+        ConfigError: describes the first such setting, in one sentence.
     """
     if model_config.linear_layer_ids:
         _check_states(config)
@@ -416,7 +416,7 @@ def _graphs(
 
 
 def _orders_leaves(config: EngineConfig, model_config: ModelConfig) -> bool:
-    """Whether this engine's cache orders its leaves by the eviction policy."""
+    """Whether this engine's cache evicts leaves in the order of the eviction policy."""
     has_parts = bool(model_config.linear_layer_ids) or config.keeps_windows_only(
         sliding=bool(model_config.swa_layer_ids)
     )

@@ -1,7 +1,7 @@
-"""The lengths of the lists, tables and sets that the engine's lasting objects have as attributes,
-and of those that its modules, classes and functions have.
+"""Measure the engine's containers (lists, dicts, sets, deques), to find those never emptied.
 
-They need no declaration, so a new one that is never emptied is counted as well.
+The search covers the attributes of the engine's long-lived objects, and the variables of its
+modules, classes and functions.  Containers need no declaration, so new ones are counted as well.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from types import FunctionType, ModuleType
 from typing import Final, TypeAlias
 from weakref import finalize
 
-# Fewer entries than this may be anything; a container that is never emptied soon has more.
+# Shorter containers are not reported; one that is never emptied soon has more entries.
 _LONG: Final = 100
 _CONTAINERS: Final = list | dict | set | deque
-# Objects that come and go, and lists of these that ``Engine.containers`` counts as tree nodes, with
-# their subclasses.
+# Classes whose objects are not searched, nor those of their subclasses: short-lived ones, and lists
+# of tree nodes, which ``Engine.containers`` counts separately.
 _PASSING: Final = frozenset(
     {
         "FullLRUList",
@@ -37,7 +37,7 @@ _PASSING: Final = frozenset(
     }
 )
 
-# An entry for each free slot, page or cached block of a pool: they grow until it is full, or empty.
+# These have one entry per free slot, page or cached block, so the size of a pool bounds them.
 _BOUNDED: Final = frozenset(
     {
         "HiCacheMemory._free",
@@ -50,7 +50,7 @@ _BOUNDED: Final = frozenset(
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
 _BENCH: Final = _PACKAGE.partition(".")[0]
-# Where code of Python and of installed packages is; their modules are not searched.
+# Paths of the standard library and of installed packages, whose modules are not searched.
 _NOT_SEARCHED: Final = (
     "<",
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
@@ -62,9 +62,10 @@ _Count: TypeAlias = Callable[[], int]
 
 
 def long_containers(root: object) -> dict[str, int]:
-    """Lengths by class and attribute, of all that ``root`` reaches through attributes alone.
+    """Return the lengths of the long containers that ``root`` reaches through attributes alone.
 
-    The longest counts if several objects of a class have the attribute.
+    Keys are ``Class.attribute``.  If several objects of a class have the attribute, the longest
+    container counts.
     """
     lengths: dict[str, int] = {}
     seen, to_visit = {id(root)}, [root]
@@ -88,7 +89,7 @@ def long_containers(root: object) -> dict[str, int]:
 
 
 def _entries(container: _Container) -> int:
-    """The number of entries, with those of containers inside one that is not long itself."""
+    """Count a container's entries; if it is short, add those of the containers inside it."""
     length = len(container)
     if length < _LONG:
         entries = tuple(container.values() if isinstance(container, dict) else container)
@@ -97,18 +98,19 @@ def _entries(container: _Container) -> int:
 
 
 class SharedContainers:
-    """Containers that belong to no object of the engine: those of its modules, classes and
-    functions, ``functools`` caches without a limit, and tables of Python's own that lose no entry
-    by themselves.
+    """Containers that belong to no object of the engine.
 
-    ``find`` takes milliseconds; ``long`` only counts the entries of what was found.
+    These are the containers of its modules, classes and functions, ``functools`` caches without a
+    size limit, and Python's tables of loggers, finalizers and modules.
+
+    ``find`` takes milliseconds; ``long`` only counts the entries of the containers found before.
     """
 
     def __init__(self) -> None:
         self._counts: dict[str, _Count] = {}
 
     def find(self) -> None:
-        """Find those that exist now."""
+        """Search for the containers that exist now."""
         search = _Search()
         for name, module in list(sys.modules.items()):
             if _is_ours(name):
@@ -121,13 +123,16 @@ class SharedContainers:
         }
 
     def long(self) -> dict[str, int]:
-        """The lengths by name, of the long ones."""
+        """Return the lengths of the long containers, by name."""
         lengths = ((name, count()) for name, count in self._counts.items())
         return {name: length for name, length in lengths if length >= _LONG}
 
 
 class _Search:
-    """Finds containers; a function that replaced one of the engine's leads to its module."""
+    """Searches variables for containers.
+
+    A function patched into the engine from another module leads to that module's variables.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[str, _Count] = {}
@@ -161,8 +166,8 @@ class _Search:
         elif isinstance(value, property):
             self._visit(where, value.fget)
         elif not self._count(where, value) and not _is_ours(type(value).__module__, _BENCH):
-            # The engine's own objects are counted elsewhere; of others what they hold themselves,
-            # such as the hooks of a torch module.
+            # ``long_containers`` covers the engine's own objects.  Of any other object, count the
+            # containers among its attributes, such as the hooks of a torch module.
             held = vars(value) if type(value).__dictoffset__ else {}
             for name, part in list(held.items()):
                 self._count(f"{where}.{name}", part)

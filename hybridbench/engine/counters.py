@@ -9,7 +9,7 @@ from operator import attrgetter
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Cumulative event counts: profiles require coverage by them, findings name them as drivers.
+    """Cumulative event counts; profiles use them as coverage, findings name them as drivers.
 
     Reading is safe from another thread: each attribute is one int, written by the engine's thread.
     """
@@ -26,10 +26,10 @@ class EngineCounters:
     prefill_chunks: int = 0  # prefill steps of prompts that took more than one
     prefix_hits: int = 0  # admissions that reused a cached prefix
     prefix_hit_tokens: int = 0
-    prompt_tokens: int = 0  # computed in prefill, without reused ones
+    prompt_tokens: int = 0  # computed in prefill, reused tokens not included
     queue_limit_aborts: int = 0  # refused by a full queue, or displaced from it
     queue_timeouts: int = 0  # requests that waited too long
-    preemptions: int = 0  # retracted for a request of higher priority; counted as retracts as well
+    preemptions: int = 0  # retracted for a request of higher priority; also counted in retracts
     pauses: int = 0
     # Cache.
     kv_blocks_stored: int = 0  # KV blocks (pages) that entered the tree
@@ -42,16 +42,16 @@ class EngineCounters:
     evict_internal_state: int = 0
     evict_leaf: int = 0
     evict_cascade: int = 0
-    swa_tombstones: int = 0  # nodes without a part in the window pool
+    swa_tombstones: int = 0  # nodes that lost, or never had, a part in the window pool
     swa_releases: int = 0  # requests that freed positions behind their window, per step
     swa_released_tokens: int = 0
-    nodes_evicted: int = 0  # all that left the tree: leaves, their parents, host nodes
+    nodes_evicted: int = 0  # all nodes removed: leaves, their childless parents, host nodes
     states_tracked: int = 0  # copies of states saved for the tree by prefill and decode steps
     track_donations: int = 0  # saved copies that the tree took over
     flushes: int = 0
     # Host tier.
     host_backups: int = 0  # transfers that wrote KV to the host
-    host_stays: int = 0  # nodes evicted from the device, whose KV stayed on the host
+    host_stays: int = 0  # nodes evicted from the device whose KV stayed on the host
     host_load_backs: int = 0  # transfers that loaded KV back to the device
     host_load_back_tokens: int = 0
     host_evictions: int = 0  # nodes evicted from the host; also counted in nodes_evicted
@@ -62,24 +62,24 @@ class EngineCounters:
     storage_prefetches: int = 0  # reads from storage that were started
     storage_prefetched_tokens: int = 0  # read and new to the tree
     storage_early_stops: int = 0  # prefetches that ended before all pages were read
-    storage_failures: int = 0  # reads and writes of the storage that failed
+    storage_failures: int = 0  # failed reads and writes of the storage
     # Sessions.
     session_opens: int = 0
     session_closes: int = 0  # time-outs included
     session_deferred_closes: int = 0  # requested while a turn was in progress
     session_timeouts: int = 0
-    session_turns: int = 0  # finished
+    session_turns: int = 0  # finished turns
     session_rejected_turns: int = 0  # session unknown, busy or closing; turn too long
     session_restores: int = 0  # admissions that resumed from their session's slot
     session_restored_tokens: int = 0
-    session_retracts: int = 0  # of a turn; counted as retracts as well
+    session_retracts: int = 0  # of turns; also counted in retracts
     session_retries: int = 0  # admissions of turns that had been retracted
     session_tail_frees: int = 0  # turns that resumed before the end of their sessions' KV
-    session_abort_queued: int = 0  # of a turn; also counted in abort_queued
+    session_abort_queued: int = 0  # of turns; also counted in abort_queued
     session_abort_prefill: int = 0
     session_abort_decode: int = 0
     session_evictions: int = 0  # slots released because no request could run otherwise
-    # Ways out.
+    # Retracts, aborts and finishes.
     retracts: int = 0
     retract_retries: int = 0  # admissions of requests that had been retracted
     abort_queued: int = 0
@@ -100,7 +100,7 @@ class EngineCounters:
     drafts_accepted: int = 0  # draft tokens that became output
     draft_tails: int = 0  # KV pages freed behind rejected draft tokens, per request and step
     surplus_steps: int = 0  # steps of requests that finished before the results arrived
-    late_tokens: int = 0  # discarded: the request had finished, left or been retracted
+    late_tokens: int = 0  # discarded: the request had finished, been aborted or been retracted
     idle_steps: int = 0
     invariant_violations: int = 0
 

@@ -35,10 +35,10 @@ class GraphedModel(Protocol):
     def device(self) -> torch.device: ...
 
     def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:
-        """Everything that ``decode`` reads of a decode batch, on the host."""
+        """Return the inputs that ``decode`` needs for a decode batch, in host memory."""
 
     def decode(self, inputs: DecodeInputs, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab]; reads nothing on the host and never waits."""
+        """Return logits [B, vocab], without reading host memory or waiting."""
 
 
 class GraphRecorder(Protocol):
@@ -87,7 +87,7 @@ class CudaGraphRecorder:
 
 
 class CudaGraphRunner:
-    """Decodes batches up to the largest recorded size by replay."""
+    """Decodes batches, up to the largest recorded size, by replaying a recording."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class CudaGraphRunner:
         max_bs: int,
         max_context_len: int,
     ) -> None:
-        """Record all sizes; writes only to slot 0 of the pools.
+        """Record a graph for each batch size; this writes only to slot 0 of the pools.
 
         Args:
             model: the model to record.
-            kv_pool: the pools that it works in.
+            kv_pool: the pools that the model reads and writes.
             recorder: records for the model's device.
             max_bs: requests in the largest recorded batch.
-            max_context_len: tokens of a request.
+            max_context_len: maximum number of tokens of a request.
         """
         self._model = model
         self._kv_pool = kv_pool
@@ -118,13 +118,13 @@ class CudaGraphRunner:
         vocab = model.config.vocab_size
         self._logits = torch.empty(max_bs, vocab, dtype=model.dtype, device=model.device)
         self.replays = 0
-        # The largest first: the others then reuse its scratch memory in the pool.
+        # Record the largest first: the others then reuse its scratch memory in the pool.
         self._graphs = {size: self._capture(size, recorder) for size in reversed(self._sizes)}
         self.pool_bytes = recorder.pool_bytes()
 
     @property
     def note(self) -> str:
-        """What a run should print: up to which batch size, and the memory of the graphs."""
+        """A sentence for a run to print: the largest batch size, and the graphs' memory."""
         return (
             f"decode steps of up to {self._sizes[-1]} requests replay CUDA graphs, "
             f"whose memory pool takes {format_bytes(self.pool_bytes)}"
@@ -151,7 +151,7 @@ class CudaGraphRunner:
         return recorder.record(work)
 
     def _bring(self, batch: ForwardBatch, size: int) -> DecodeInputs:
-        """Copy a step's inputs to where the graph of ``size`` reads them, and return that place."""
+        """Copy a step's inputs to the addresses that the graph of ``size`` reads; return them."""
         inputs = self._model.decode_inputs(batch, self._kv_pool).padded(size)
         height, cells = len(inputs.rows), inputs.rows.numel()
         end = cells + len(inputs.kv_indices)

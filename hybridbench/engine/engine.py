@@ -39,7 +39,7 @@ from hybridbench.engine.steady import SteadyDetector, StepLoad
 from hybridbench.foundation.clock import Clock, SystemClock
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 
-# Attributes that ``Engine.containers`` counts under names of their own.
+# Attributes that ``Engine.containers`` reports under separate names.
 _COUNTED_BELOW: Final = (
     "Engine._pending_events",
     "FrontEnd._states",
@@ -56,11 +56,11 @@ _COUNTED_BELOW: Final = (
 class Engine:
     """One model, its pools, its cache and its scheduler.
 
-    Call every method from one thread; only ``step`` runs the model.  ``submit``,
-    ``abort`` and ``disconnect`` only record the request: the next step acts on it.
+    Call every method from the same thread; only ``step`` runs the model.  ``submit``, ``abort`` and
+    ``disconnect`` only record what is wanted; the next step acts on it.
     """
 
-    def __init__(  # noqa: PLR0913 - replacements for its own parts are keywords
+    def __init__(  # noqa: PLR0913 - each replaceable part is a keyword
         self,
         config: EngineConfig,
         *,
@@ -75,15 +75,19 @@ class Engine:
     ) -> None:
         """Build or load the model that ``config`` names, unless ``model`` is given.
 
-        ``drafter`` replaces the one that ``config.speculative_algorithm`` names,
-        ``kernels`` those of the device, ``transfers`` the thread of the host tier,
-        ``storage_io`` the threads of the storage behind it, and ``recorder`` the device's CUDA
-        graphs.
+        All pools are allocated and written here, so the process does not grow as they are used.
 
-        ``on_kv_events`` is called after each step with the KV blocks that the cache stored and
-        removed, if ``config`` enables this.
-
-        All pools are allocated and written here, so the process does not grow with their use.
+        Args:
+            config: sizes, policies, and the names of model and device.
+            clock: replaces the system's clock.
+            model: replaces the model that ``config`` names.
+            on_kv_events: called after each step with the KV blocks that the cache stored and
+                removed, if ``config`` enables this.
+            drafter: replaces the one that ``config.speculative_algorithm`` names.
+            kernels: replace the device's kernels.
+            transfers: replaces the thread that copies between device and host.
+            storage_io: replaces the threads that access the storage behind the host tier.
+            recorder: replaces the device's CUDA graphs.
 
         Raises:
             ConfigError: the sizes, the model's name or its files are invalid.
@@ -128,7 +132,7 @@ class Engine:
         """Queue a request; an invalid one is rejected by an event of the next step.
 
         Args:
-            rid: an id that no live request has.
+            rid: an id not in use by a live request.
             input_ids: the prompt.
             sampling_params: how to choose tokens, and when to stop.
             truncate: keep only the first tokens of a prompt that is too long for its
@@ -141,7 +145,7 @@ class Engine:
                 earlier conversation, and ``truncate`` cuts only them.
             extra_key: a tenant or an adapter; requests share cached prefixes only within one key.
 
-        A full queue refuses a request, which the next step reports as an abort.
+        If the queue is full, the request is refused, and the next step reports it as aborted.
 
         Raises:
             DuplicateRequestError: ``rid`` belongs to a request that has not ended.
@@ -197,7 +201,7 @@ class Engine:
         return self.scheduler.sessions.close(session_id)
 
     def reap_sessions(self) -> float | None:
-        """Close sessions that timed out; return seconds until the next may, None without any.
+        """Close timed-out sessions; return the seconds until the next may time out, or None.
 
         Every step does this; a caller that does not step an idle engine must call it in time.
         """
@@ -205,7 +209,7 @@ class Engine:
         return self.scheduler.sessions.seconds_to_reap()
 
     def abort(self, rid: str) -> bool:
-        """End a request with the next step, which reports it; False if there is no such request."""
+        """End a request in the next step, which reports it; False if there is no such request."""
         req = self._front_end.find(rid)
         if req is None:
             return False
@@ -213,7 +217,7 @@ class Engine:
         return True
 
     def abort_all(self) -> int:
-        """End every request with the next step; return how many were not being aborted already."""
+        """End every request in the next step; return how many were not being aborted already."""
         return self.scheduler.request_abort_all("aborted with all others")
 
     def pause_generation(self, mode: PauseMode = "abort") -> None:
@@ -223,7 +227,7 @@ class Engine:
             mode: what happens to the requests: "abort" ends all, "retract" returns the running
                 ones to the queue, "in_place" lets them keep what they hold.
 
-        Source: SGLang's modes, made for changing the weights of a running engine.
+        Source: SGLang's modes, which serve to change the weights of a running engine.
         """
         if mode == "abort":
             self.abort_all()
@@ -249,7 +253,7 @@ class Engine:
         return self._front_end.find(rid)
 
     def step(self) -> list[EngineEvent]:
-        """Run one step: settle aborts, run a prefill or one token for all, return the events."""
+        """Run one step: settle aborts, run a prefill or decode batch, return the events."""
         outcome = StepOutcome()
         self.scheduler.sessions.maybe_reap()
         batch = self._loop.run(outcome)
@@ -263,7 +267,7 @@ class Engine:
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling_params: SamplingParams
     ) -> list[list[int]]:
-        """Run ``prompts`` to their end and return the output tokens of each, in order.
+        """Run ``prompts`` to completion and return the output tokens of each, in order.
 
         Raises:
             ValueError: the engine rejected or aborted one of them; the message gives the reason.
@@ -287,7 +291,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is waiting or running, and no result or transfer outstanding."""
+        """Whether no request is waiting or running, and no result or transfer is outstanding."""
         return not (self.scheduler.has_requests or self.scheduler.has_transfers)
 
     @property
@@ -302,7 +306,7 @@ class Engine:
 
     @property
     def host_failure(self) -> str:
-        """The error of the first copy between device and host that failed; empty so far."""
+        """The error of the first failed copy between device and host; empty if none failed."""
         host_tier = self.pools.host_tier
         return "" if host_tier is None else host_tier.cache_controller.failure
 
@@ -313,25 +317,26 @@ class Engine:
 
     @property
     def graphs_note(self) -> str:
-        """One sentence on recorded decode steps that a run should print; empty without any."""
+        """A sentence about the CUDA graphs, for a run to print; empty without graphs."""
         return self._runner.graphs_note
 
     @property
     def running_requests(self) -> int:
-        """Requests in the running batch, plus the one between chunks."""
+        """Requests in the running batch, plus the one between two prefill chunks."""
         return len(self.scheduler.running) + (self.scheduler.chunked_req is not None)
 
     @property
     def waiting_requests(self) -> int:
-        """Requests that are not admitted."""
+        """Requests waiting for admission."""
         return len(self.scheduler.waiting_queue)
 
     def flush_cache(self) -> bool:
-        """Empty the prefix cache; False, and nothing done, unless the engine is idle.
+        """Empty the prefix cache; return False, and do nothing, unless the engine is idle.
 
         Waiting requests of a paused engine do not matter, since they hold nothing.  Sessions that
-        hold KV pin a part of the tree, so the flush is refused until they are closed.  Slots are
-        freed one by one through the allocators; clearing those would hide lost slots.
+        hold KV lock a part of the tree, so the flush is refused until they are closed.  Slots are
+        freed one by one through the allocators, because clearing the allocators would hide lost
+        slots.
         """
         nobody_reads = self.is_idle or self.scheduler.only_waits
         if not nobody_reads or self.pools.sessions.any_holding_kv():
@@ -347,7 +352,7 @@ class Engine:
         return self.model_config.vocab_size
 
     def held_by_waiting(self) -> dict[str, dict[str, int]]:
-        """Slots held by waiting requests, by rid and pool; only those that hold any."""
+        """Slots held by waiting requests, by rid and pool; requests that hold none are left out."""
         pools = self.pools
         return {
             req.rid: pools.held_slots(req.kv)
@@ -356,8 +361,9 @@ class Engine:
         }
 
     def removals(self) -> tuple[int, int]:
-        """Objects of each class in ``REMOVED_CLASSES`` removed from their structure so far; valid
-        in the middle of a step.
+        """Return how many objects of each class in ``REMOVED_CLASSES`` have been removed so far.
+
+        The counts are exact even in the middle of a step.
         """
         # The counters copy the cache's own counts only when the step ends.
         events = self.pools.tree_cache.events
@@ -365,19 +371,19 @@ class Engine:
         return nodes, self.counters.finishes
 
     def objections(self) -> dict[str, int]:
-        """By pool: slots that allocators without owner checks should have refused to free."""
+        """Slots, by pool, that owner checks would have refused to free or transfer."""
         return self.pools.objections()
 
     def pool_stats(self) -> dict[str, PoolStats]:
-        """Where the slots of "kv", "req" and, on a hybrid model, "mamba" are; O(requests)."""
+        """Where the slots of each pool ("kv", "req", "mamba", "swa", ...) are; O(requests)."""
         return self._invariants.stats(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:
-        """Check the laws; with ``idle`` also those of an engine without requests, and the tree."""
+        """Check the invariants; with ``idle`` also those of an idle engine, and the tree."""
         found = self._violations(idle=idle, name_missing=True)
         if idle:
             found += self._invariants.check_tree()
-            # Refusals and aborts may be about to be reported.
+            # An engine with work may still have refusals and aborts to report.
             found += [] if self.has_work else unanswered(self._front_end.rids())
         return found
 
@@ -390,9 +396,9 @@ class Engine:
         return self._invariants.last_owner(pool, slot)
 
     def containers(self) -> dict[str, int]:
-        """Entry counts of everything here that could grow without bound.
+        """Return the number of entries of every container that could grow without bound.
 
-        Containers of no object count from the next ``find_containers`` on.
+        Containers of modules, classes and functions are those of the last ``find_containers``.
         """
         scheduler, tree_cache = self.scheduler, self.pools.tree_cache
         others = long_containers(self)
@@ -452,7 +458,7 @@ class Engine:
         return self.scheduler.sessions.fault_of_turn(session_id)
 
     def _reject(self, rid: str, fault: str) -> None:
-        """Report with the next step why a request is refused, and drop its client's entry."""
+        """Let the next step report why a request is refused, and drop its client's entry."""
         self.counters.requests_rejected += 1
         self._pending_events.append(EngineEvent(EventKind.REJECTED, rid, reason=fault))
         self._front_end.forget_unserved(rid)
@@ -485,8 +491,8 @@ class Engine:
         if not self.config.enable_kv_cache_events:
             return
         if self._on_kv_events is None:
-            # An event holds objects that the garbage collector counts, one per token at page
-            # size 1: created without a reader, they would trigger full collections.
+            # The garbage collector counts event objects, at page size 1 one per token.  Building
+            # them without a subscriber would trigger full collections for nothing.
             self.counters.kv_events_published += self.pools.tree_cache.kv_events.drop()
             return
         events = self.pools.tree_cache.take_events()
@@ -503,7 +509,7 @@ class Engine:
         )
 
     def _check(self, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
-        """Run the checks that the configuration asks for after a step."""
+        """Run the checks that the configuration demands after a step."""
         level = self.config.check_level
         if level == "off":
             return
@@ -522,13 +528,13 @@ class Engine:
         timings.check_s += timings.cpu_s() - began_s
 
     def _check_answers(self, events: Sequence[EngineEvent]) -> None:
-        """Check what the clients are about to get, unless the configuration wants no checks."""
+        """Check the events about to be returned, unless checks are off."""
         if self.config.check_level != "off":
             found = wrong_answers(events)
             self._note_violations(found, lambda: found)
 
     def _check_sums(self, idle: bool, of_step: list[InvariantViolation]) -> None:
-        """Check the pools' sums as well; checking the tree would cost too much here."""
+        """Add the pools' sums to the checks of the step; checking the tree would be too slow."""
 
         def check(*, name_missing: bool) -> list[InvariantViolation]:
             of_pools = self._violations(idle=idle, name_missing=name_missing)
@@ -539,7 +545,7 @@ class Engine:
     def _note_violations(
         self, found: list[InvariantViolation], named: Callable[[], list[InvariantViolation]]
     ) -> None:
-        """Count what a check found; if any of it is new, keep it as ``named`` returns it."""
+        """Count the violations ``found``; if any is new, keep the result of ``named``."""
         if not found:
             return
         self.counters.invariant_violations += len(found)

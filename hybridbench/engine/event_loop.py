@@ -1,4 +1,4 @@
-"""The order of one step: schedule, run, settle; with overlap the results settle a step later.
+"""The order of work in a step: schedule, run, settle; with overlap, settle one step later.
 
 Source: SGLang's scheduler has ``event_loop_normal`` and ``event_loop_overlap``.
 """
@@ -20,14 +20,14 @@ from hybridbench.engine.scheduler.timings import EngineTimings
 
 
 class EventLoop(Protocol):
-    """Runs one step at a time, all of it on the caller's thread."""
+    """Runs one step at a time, entirely on the caller's thread."""
 
     def run(self, outcome: StepOutcome) -> ScheduleBatch | None:
         """Run one step and return its batch, if any; record in ``outcome`` what happened."""
 
 
 class EventLoopNormal:
-    """A batch is settled in the step that runs it."""
+    """Settles each batch in the step that runs it."""
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, timings: EngineTimings) -> None:
         self._scheduler = scheduler
@@ -59,12 +59,13 @@ class BatchInFlight:
 
 
 class EventLoopOverlap:
-    """Batch k + 1 is formed and launched before the results of batch k are settled.
+    """Forms and launches batch k + 1 before it settles the results of batch k.
 
-    The scheduler decides while k is running: its tokens are futures, which are filled in after
-    scheduling, and so are the lengths of chains that k verifies.  Only then does it wait for k.  On
-    a CPU the forward pass has finished when it returns, so this has the order of overlap without
-    its speed-up; it exercises everything that depends on the order.
+    The scheduler plans batch k + 1 while batch k is running.  In the plan, batch k's tokens and the
+    lengths of the draft chains that it verifies are still unknown; they are filled in after
+    planning, once batch k has been waited for.  On a CPU the forward pass is complete when it
+    returns, so this loop has the order of overlap without its speed-up; it still exercises
+    everything that depends on the order.
     """
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, timings: EngineTimings) -> None:
@@ -93,9 +94,10 @@ class EventLoopOverlap:
     def _resolve(
         self, planned: ScheduleBatch | ChainsToCome | None, previous: BatchInFlight | None
     ) -> tuple[ScheduleBatch | None, Sequence[Sequence[int]]]:
-        """Wait for the previous batch; complete the next one; return it and the previous tokens.
+        """Wait for the previous batch, and complete the planned one.
 
-        The scheduler has made its decisions; it settles these tokens after the launch.
+        Returns:
+            The completed batch, and the previous batch's tokens, to be settled after the launch.
         """
         if previous is None:
             return (None if planned is None else self._scheduler.lay_out(planned)), []
@@ -109,6 +111,6 @@ class EventLoopOverlap:
 
 
 def _read(launched: BatchInFlight, runner: ModelRunner) -> NextTokens:
-    """The tokens of a launched batch, after waiting for them."""
+    """Wait for a launched batch and return its tokens."""
     params = [req.sampling_params for req in launched.batch.reqs]
     return runner.next_tokens(launched.batch.forward, launched.logits, params)

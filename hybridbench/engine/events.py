@@ -13,7 +13,7 @@ class EventKind(StrEnum):
     """What happened to a request."""
 
     ADMITTED = "admitted"
-    FIRST_TOKEN = "first_token"  # noqa: S105 - a token of text
+    FIRST_TOKEN = "first_token"  # noqa: S105 - a text token, not a password
     FINISHED = "finished"
     ABORTED = "aborted"
     REJECTED = "rejected"
@@ -21,13 +21,13 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """One thing that happened to the request ``rid``; the last three kinds end it.
+    """An event of request ``rid``.
 
     ``reason`` is "length" or "stop" for a finish, one sentence for an abort or a rejection.
     ``logprobs`` are those of ``output_ids``, if the request asked for them.  ``itl_s`` holds the
     gaps between consecutive tokens, one fewer than ``output_ids``.  A retracted request is admitted
-    again without a second event, and its pause shows as one long gap.  ``req`` is the request
-    itself for a finish; it no longer holds anything.
+    again without a second event, and its pause shows as one long gap.  For a finish, ``req`` is
+    the request, which no longer holds anything.
     """
 
     kind: EventKind

@@ -1,4 +1,4 @@
-"""One step as the scheduler passes it to the model: host arrays, request after request."""
+"""The scheduler's input to the model for one step: host arrays, request after request."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ ForwardMode: TypeAlias = Literal["extend", "decode", "verify"]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 
 NOT_TRACKED = -1
-"""Instead of a length: no copy of this request's state is wanted."""
+"""In place of a length: do not save a copy of this request's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """B requests with T new tokens; the model converts the arrays to tensors once, on entry.
 
-    A request whose prefix is 0 has a cleared state slot, and the KV slots of a step's new tokens
-    are distinct.  Slot 0 of either pool may occur any number of times: its contents are
-    never used.
+    The state slot of a request without a prefix has been cleared.  The KV slots of a step's new
+    tokens are distinct.  Slot 0 of either pool is an exception: it may occur any number of times,
+    since its contents are never used.
     """
 
     mode: ForwardMode
-    """"decode" means exactly one new token per request; "verify" a chain of several: the logits
-    of each are returned, and the states after each go to separate buffers, not to the slots."""
+    """"decode" means exactly one new token per request.  "verify" means a chain of several tokens
+    per request: the model returns the logits of each, and writes the states after each to separate
+    buffers, not to the slots."""
     input_ids: IndexArray
-    """[T]: the new tokens; ``-1 - row`` is a future: the token that the previous step chooses for
-    the request in that row, which replaces it before the model runs."""
+    """[T]: the new tokens.  ``-1 - row`` is a future: before the model runs, it is replaced by the
+    token that the previous step chose for the request in that row."""
     positions: IndexArray
     """[T]: the position of each new token in its request."""
     extend_lens: Sequence[int]
@@ -46,10 +47,10 @@ class ForwardBatch:
     mamba_indices: IndexArray
     """[B]: the state slot of each request."""
     mamba_track_seqlens: Sequence[int] | None = None
-    """[B]: the length after which a copy of a request's state is wanted, within this step's tokens;
-    ``NOT_TRACKED`` for none.  In a decode step it is the length after the step."""
+    """[B]: the length, reached in this step, at which to save a copy of a request's state;
+    ``NOT_TRACKED`` for no copy.  In a decode step it is the length after the step."""
     mamba_track_indices: IndexArray | None = None
-    """[B]: the state slot for that copy, 0 where none is wanted; None if the lengths are None."""
+    """[B]: the state slot for that copy, 0 for no copy; None if the lengths are None."""
 
     @property
     def batch_size(self) -> int:

@@ -1,4 +1,4 @@
-"""The engine's record of its clients: one entry per live request, removed on every way out."""
+"""The engine's record of its clients: one entry per live request, removed however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DuplicateRequestError(UsageError):
 class ReqState:
     """A client's entry and its token times, in seconds of the engine's clock.
 
-    ``req`` is None from the submission until the request has passed validation.
+    ``req`` is None until the request has passed validation.
     """
 
     submitted_s: float
@@ -31,7 +31,7 @@ class ReqState:
 
 
 class FrontEnd:
-    """The table rid -> ReqState, and the events that report to a client on its request."""
+    """A table from request id to ReqState; it also builds the events for clients."""
 
     def __init__(self, vocab_size: int, max_request_len: int) -> None:
         """``max_request_len`` is the longest prompt plus output, in tokens, that can be served."""
@@ -73,9 +73,9 @@ class FrontEnd:
         return ""
 
     def open(self, rid: str, now_s: float) -> None:
-        """Add an entry for a client that waits; whether it can be served is not known yet.
+        """Add an entry for a client, before its request is validated.
 
-        The entry is made before validation, as in SGLang's tokenizer manager.
+        Source: SGLang's tokenizer manager, which adds its entry at the same point.
         """
         self._states[rid] = ReqState(submitted_s=now_s)
 
@@ -91,7 +91,7 @@ class FrontEnd:
         del self._states[rid]
 
     def awaits(self, req: Req) -> bool:
-        """Whether a client still waits for this very request."""
+        """Whether a client is still waiting for exactly this request."""
         return self._state_of(req) is not None
 
     def requests(self) -> list[Req]:
@@ -123,7 +123,7 @@ class FrontEnd:
         ]
 
     def produced(self, reqs: Iterable[Req], now_s: float) -> list[EngineEvent]:
-        """Record one more token for each of ``reqs``: an event for its first, a gap for others."""
+        """Record one more token for each of ``reqs``; return an event for each first token."""
         events = []
         for req in reqs:
             # ``_state_of`` inlined: this runs for every token.
@@ -140,7 +140,7 @@ class FrontEnd:
         return events
 
     def ended(self, req: Req, kind: EventKind) -> list[EngineEvent]:
-        """Drop the entry of ``req``, which is over, and report to its client, if still there."""
+        """Drop the entry of ``req``, which has ended; return its client's last event, if any."""
         state = self._state_of(req)
         if state is None:
             return []
@@ -166,7 +166,7 @@ class FrontEnd:
         ]
 
     def _state_of(self, req: Req) -> ReqState | None:
-        """The entry of this very request: a client may leave and its id be reused."""
+        """The entry of exactly this request: after its client left, the id may be in use again."""
         state = self._states.get(req.rid)
         return state if state is not None and state.req is req else None
 

@@ -1,7 +1,8 @@
 """What happened to a request, and which requests computed the KV and states it builds on.
 
-Tree nodes and sessions record who computed what they hold: the request itself, then those that it
-built on.  This is diagnostic only: nothing depends on it; at most ``MOST_WRITERS`` are kept.
+Tree nodes and sessions record which requests computed what they hold: the most recent one, then
+those that it built on, at most ``MOST_WRITERS``.  The record is for diagnosis only; no decision
+depends on it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ MOST_WRITERS: Final = 8
 
 
 class Passed:
-    """Events in the life of a request, one bit each; adding to an IntFlag takes microseconds.
+    """Events in the life of a request, one bit each.
+
+    The bits are plain ints because adding one to an IntFlag takes microseconds.
 
     Attributes:
         CHUNKED: a prefill step ended before its prompt did.
@@ -23,7 +26,7 @@ class Passed:
         IN_SESSION: it is a turn of a session.
         LOADED_BACK: KV or states of its prefix were loaded from the host.
         ENDED_ADMISSION: it used up the room or the budget of its admission step.
-        ENDED_AFTER_HIT: the same, and it had reused a prefix.
+        ENDED_AFTER_HIT: it did the same after reusing a prefix.
     """
 
     CHUNKED: Final = 1 << 0
@@ -37,15 +40,13 @@ class Passed:
     ENDED_AFTER_HIT: Final = 1 << 8
 
 
-# A request by its ``arrival``, with its ``Passed`` bits when it handed over what it computed.
+# A request's ``arrival``, and its ``Passed`` bits at the time when it handed over its results.
 Writer = tuple[int, int]
 Writers = tuple[Writer, ...]  # the nearest first
 
 
 def joined(*chains: Writers) -> Writers:
-    """The requests of all ``chains``, each once, those of the first chain first, up to
-    ``MOST_WRITERS``.
-    """
+    """Concatenate ``chains`` without repeats, and keep the first ``MOST_WRITERS`` requests."""
     known: dict[int, int] = {}
     for chain in chains:
         for number, passed in chain:

@@ -1,4 +1,4 @@
-"""Requests that live too long or have no client; O(requests), computed only for a sample."""
+"""Find requests that live too long or have no client; O(requests), so only done per sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Liveness:
 def liveness_of(
     admitted: Sequence[Req], waiting: Sequence[Req], front_end: FrontEnd, now_s: float
 ) -> Liveness:
-    """``admitted`` and ``waiting`` are all requests; ``now_s`` is the engine's clock."""
+    """Measure ``admitted`` and ``waiting``, which are all requests; ``now_s`` is engine time."""
     everyone = [*admitted, *waiting]
     alone = sum(1 for req in everyone if req.to_abort is None and not front_end.awaits(req))
     return Liveness(

@@ -23,14 +23,14 @@ class LanguageModel(Protocol):
     def config(self) -> ModelConfig: ...
 
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after each request's last new token; advances the pools by slot.
+        """Return logits [B, vocab] after each request's last new token, and update the pools.
 
         A "verify" batch returns [T, vocab] and leaves the state slots unchanged.
         """
 
 
 class ModelRunner:
-    """The model and the pools it works in; holds no request and no slot."""
+    """Runs a model on its pools; owns no request and no slot."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ModelRunner:
         kv_pool: HybridLinearKVPool,
         graphs: CudaGraphRunner | None = None,
     ) -> None:
-        """``graphs`` decode the batches for which they have a recording."""
+        """``graphs`` runs the decode batches that fit one of its recordings."""
         self._model = model
         self._kv_pool = kv_pool
         self._graphs = graphs
@@ -50,7 +50,7 @@ class ModelRunner:
 
     @property
     def graphs_note(self) -> str:
-        """What a run should print of the recordings; empty without any."""
+        """A sentence about the recordings, for a run to print; empty without any."""
         return "" if self._graphs is None else self._graphs.note
 
     def launch(self, batch: ForwardBatch) -> Tensor:
@@ -68,10 +68,10 @@ class ModelRunner:
     def next_tokens(
         self, batch: ForwardBatch, logits: Tensor, params: Sequence[SamplingParams]
     ) -> NextTokens:
-        """The next token of each request of ``batch``, after waiting for its ``logits``.
+        """Wait for the ``logits`` of ``batch``, and return the next token of each request.
 
-        ``params`` are in the order of the requests.  For a "verify" batch: the token after each of
-        the [T] new ones, request after request.
+        ``params`` are in the order of the requests.  For a "verify" batch, return the token after
+        each of the [T] new ones, request after request.
         """
         if batch.mode == "verify":
             each = zip(params, batch.extend_lens, strict=True)
@@ -82,10 +82,10 @@ class ModelRunner:
         return NextTokens(ids, logprobs_of(logits, params, ids))
 
     def _track_decoded(self, batch: ForwardBatch) -> None:
-        """Copy the states that a decode step has advanced to a length worth keeping.
+        """Save copies of the states that a decode step has advanced to a length to keep.
 
-        Done after all layers, so that a copy is of one length.  In a prefill the model does it
-        itself, since the position may be in the middle of the step.
+        This is done after all layers have run, so that all layers of a copy are at the same length.
+        In a prefill the model saves the copies, since the length may lie in the middle of the step.
         """
         seqlens, targets = batch.mamba_track_seqlens, batch.mamba_track_indices
         if batch.mode != "decode" or seqlens is None or targets is None:

@@ -26,7 +26,7 @@ class TokenLogprobs(NamedTuple):
     logprob: float
     """Of the token that was chosen."""
     best: list[tuple[int, float]]
-    """The most probable tokens, the best first."""
+    """The most probable tokens, best first."""
 
 
 class NextTokens(NamedTuple):
@@ -41,7 +41,7 @@ class NextTokens(NamedTuple):
 def choose_next_tokens(
     logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]
 ) -> list[int]:
-    """One token per row.
+    """Choose one token per row.
 
     Args:
         logits: [B, vocab].
@@ -92,7 +92,7 @@ def logprobs_of(
 
 
 def _most_likely(logits: Tensor) -> list[int]:
-    """The index of each row's largest logit; the first of equals."""
+    """The index of each row's largest logit; the first one on ties."""
     tokens: list[int]
     if logits.device.type == "cpu" and logits.dtype != torch.bfloat16:
         # Numpy takes a tenth of the time.
@@ -103,7 +103,7 @@ def _most_likely(logits: Tensor) -> list[int]:
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that is a pure function of its arguments; multiples of 2^-40.
+    """A pseudo-random number in [0, 1), a pure function of its arguments; a multiple of 2^-40.
 
     Two rounds of a 64-bit mixer over a counter.  Source: Steele et al. 2014, SplitMix64.
     """
@@ -167,7 +167,7 @@ def _floor_among(
     whole = torch.tensor([k > width for k in top_k], device=values.device).unsqueeze(1)
     mass = mass.where(~whole, 1.0)
     limit = mass * values.new_tensor([p.top_p for p in params]).unsqueeze(1)
-    # The first is always kept: the smallest values of top_p round to 0.
+    # Always keep the first token: the smallest values of top_p round to 0.
     kept = allowed & ((before < limit) | (ranks == 0))
     floor = values.gather(1, kept.sum(dim=-1, keepdim=True) - 1)
     return floor, not bool((whole & kept[:, -1:]).any())

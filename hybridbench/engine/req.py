@@ -18,7 +18,7 @@ from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.sampling_params import SamplingParams
 
-# Tokens at the head of a prompt that the hash of its payload replaces.
+# Number of leading prompt tokens that the hash of the payload replaces.
 PAYLOAD_TOKENS = 4
 _DIGEST_BYTES = 8 * PAYLOAD_TOKENS
 
@@ -52,13 +52,13 @@ class ReqKv:
         [cache_protected_len, kv_committed_len)   the request; its KV is final
         [kv_committed_len, kv_allocated_len)      the request; written by the step in flight
 
-    ``mamba_pool_idx`` is the request's own state slot, which may be held without a row
-    between a match and the admission decision.  With pages of several tokens
-    ``cache_protected_len`` is whole pages, and the request also owns the rest of the page that
-    ``kv_allocated_len`` ends in.
+    ``mamba_pool_idx`` is the request's own state slot; between a match and the admission decision,
+    a request may hold one without a row.  With pages of several tokens, ``cache_protected_len`` is
+    a multiple of the page size, and the request also owns the rest of the page in which
+    ``kv_allocated_len`` ends.
 
-    Of the request's own positions the window pool holds only those from ``swa_evicted_seqlen`` on
-    (0 without sliding windows); the full pool holds all.
+    The window pool holds the request's own positions only from ``swa_evicted_seqlen`` on (0 without
+    sliding windows); the full pool holds all of them.
 
     With track buffers ``mamba_ping_pong_track_buffer`` lists the slots for saved copies of the
     state (-1 for a slot not allocated), and ``mamba_last_track_seqlen`` is the length of the last
@@ -129,7 +129,7 @@ class ReqKv:
         return ceil_align(self.kv_allocated_len, page_size) - self.cache_protected_len
 
     def swa_held_len(self, page_size: int) -> int:
-        """The same for the window pool."""
+        """Tokens of the window pool that the request itself must free, in whole pages."""
         return ceil_align(self.kv_allocated_len, page_size) - self.swa_held_from
 
     @property
@@ -183,7 +183,7 @@ class Req:
             rid: its id.
             origin_input_ids: the prompt; kept, not copied.
             sampling_params: how to choose tokens, and when to stop.
-            arrival: numbers requests in the order of their submission.
+            arrival: sequence number in the order of submission.
             eos_token_ids: the model's tokens that end a request, unless it ignores them.
         """
         self.rid = rid
@@ -194,11 +194,11 @@ class Req:
         if not sampling_params.ignore_eos:
             self.stop_token_ids = frozenset((*sampling_params.stop_token_ids, *eos_token_ids))
         self.output_ids: list[int] = []
-        # One entry per output token; None unless the request asks.
+        # One entry per output token; None unless the request asks for logprobs.
         self.logprobs: list[TokenLogprobs] | None = None
         if sampling_params.logprobs is not None:
             self.logprobs = []
-        # What this prefill computes: the prompt, and after a retract the outputs as well.
+        # The tokens that a prefill must cover: the prompt, and after a retract the outputs as well.
         self.fill_ids: list[int] = origin_input_ids
         self.extend_input_len = 0
         self.cached_tokens = 0  # reused at the first admission
@@ -206,16 +206,16 @@ class Req:
         self.finished_reason: FinishReason | None = None
         self.to_abort: FinishReason | None = None
         self.is_retracted = False
-        # Whether it started a load from the host since it last began to wait.
+        # Whether it started a load from the host since it was last queued.
         self.began_load_back = False
-        # The session whose turn this is, from its submission to its end; None for all others.
+        # The session of which this is a turn, until the turn ends; None without a session.
         self.session: Session | None = None
         # Requests with different keys share no prefix.
         self.extra_key: str | None = None
         self.payload = b""
         self.priority = 0
-        # When it was submitted, when it last began to wait, and when it was admitted or gave its
-        # last token; by the engine's clock.
+        # Times by the engine's clock: the submission, the last queueing, and the admission or last
+        # token, whichever is later.
         self.submitted_s = 0.0
         self.queued_s = 0.0
         self.last_heard_s = 0.0
@@ -239,14 +239,14 @@ class Req:
 
     @property
     def writers(self) -> Writers:
-        """The requests behind what it computes: itself, and those it builds on."""
+        """The requests that contributed to what it computes: itself, then those it builds on."""
         before = self.went_on_from
         if before and before[0][0] == self.arrival:
             before = before[1:]  # a session's turn that resumes after a retract
         return ((self.arrival, self.passed), *before[: MOST_WRITERS - 1])
 
     def goes_on_from(self, writers: Writers) -> None:
-        """Record that it reads what ``writers`` computed."""
+        """Record that this request reads what ``writers`` computed."""
         others = tuple(writer for writer in writers if writer[0] != self.arrival)
         self.went_on_from = joined(others, self.went_on_from)
 
@@ -267,9 +267,9 @@ class Req:
             self.fill_ids = self.origin_input_ids + self.output_ids
 
     def matchable_key(self) -> RadixKey:
-        """The tokens that a match may cover: all but one, which must be computed for its logits.
+        """The tokens that a match may cover: all but the last, which is computed for its logits.
 
-        The one is called the logit reserve.
+        That last token is called the logit reserve.
         """
         return RadixKey(self.fill_ids[: len(self.fill_ids) - 1], self.extra_key)
 
@@ -293,7 +293,7 @@ class Req:
             self.finished_reason = FinishReason(FinishKind.LENGTH)
 
     def end_with(self, token_id: int, count: int) -> FinishKind | None:
-        """How ``token_id`` as output token number ``count`` would end the request; else None."""
+        """How ``token_id``, as output token number ``count``, ends the request; None if not."""
         if token_id in self.stop_token_ids:
             return FinishKind.STOP
         return FinishKind.LENGTH if count >= self.sampling_params.max_new_tokens else None
@@ -326,7 +326,7 @@ class Session:
 
     @property
     def is_inflight(self) -> bool:
-        """Whether a turn waits or runs."""
+        """Whether a turn is waiting or running."""
         return self.req is not None
 
     def is_timed_out(self, now_s: float) -> bool:

@@ -13,17 +13,17 @@ ALL_TOKENS = -1
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Validated once, at construction; safe to share afterwards.
+    """Sampling parameters, validated at construction and immutable afterwards.
 
     Args:
         max_new_tokens: output length at which the request finishes.
         temperature: divides the logits; 0 takes the most probable token.
-        top_k: only the k most probable tokens; -1 is all of them.
-        top_p: only the fewest most probable tokens whose mass reaches top_p.
+        top_k: sample from the k most probable tokens only; -1 disables the filter.
+        top_p: sample from the smallest set of most probable tokens whose mass reaches top_p.
         stop_token_ids: a request ends after one of these, unless ``ignore_eos``.
         ignore_eos: always run to ``max_new_tokens``.
-        seed: names the request's random stream.  The token at a position depends on the logits, the
-            seed and the position alone, never on the other requests of the step.
+        seed: selects the request's random stream.  The token at a position depends only on the
+            logits, the seed and the position, never on the other requests of the step.
         logprobs: at each position, list this many most probable tokens with their logprobs, in
             addition to that of the output token itself; None computes none.
 
@@ -65,5 +65,5 @@ class SamplingParams:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether tokens are drawn, and only some of the vocabulary may be."""
+        """Whether tokens are sampled from only a part of the vocabulary."""
         return not self.is_greedy and (self.top_k != ALL_TOKENS or self.top_p < 1.0)

@@ -1,4 +1,4 @@
-"""Detect that an engine has warmed up, measured in work done, never in time."""
+"""Detect when an engine has warmed up, by the work done rather than by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 class StepLoad:
     """The shape of one step; every field takes O(1) to compute.
 
-    ``used`` are the allocated slots of each pool, ``evictions`` and ``finished`` cumulative counts.
+    ``used`` has the allocated slots of each pool; ``evictions`` and ``finished`` are cumulative.
     """
 
     mode: Literal["extend", "decode", "verify", "idle"]
@@ -22,14 +22,14 @@ class StepLoad:
 
 
 class SteadyDetector:
-    """Latches ``is_steady`` once a longer run would show nothing new about the engine's size.
+    """Latches ``is_steady`` once the engine is no longer expected to grow by warming up.
 
-    A *new maximum* is a pool whose used slots exceed the highest recorded count by more than
-    ``tolerance`` of its size (slow growth adds up, since the recorded count moves only then), or a
-    higher number of requests in one step.  A *new shape* is a step whose mode, tokens and requests,
-    the latter two rounded up to powers of two, were not seen before.
+    A *new maximum* occurs when the used slots of a pool exceed the recorded maximum by more than
+    ``tolerance`` of the pool's size (only then is the record updated, so slow growth adds up), or
+    when a step has more requests than any before.  A *new shape* occurs when no earlier step had
+    the same mode and, to the nearest lower power of two, as many tokens and requests.
 
-    Steady is the first step at which one of these holds:
+    The engine becomes steady at the first step at which one of these holds:
 
     * *evicting*: since the last new maximum at least ``quiet_requests`` requests have finished and
       at least ``quiet_evictions`` tree nodes or states were evicted;
@@ -37,7 +37,7 @@ class SteadyDetector:
       ``unfilled_factor * quiet_requests`` requests have finished.  This is for pools that the
       traffic never fills, where evictions would never occur.
 
-    It stays steady after a flush: anything that grows again has been that large before.
+    It stays steady after a flush: whatever grows again then has been that large before.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SteadyDetector:
         return len(self._shapes)
 
     def observe(self, load: StepLoad) -> bool:
-        """Record one step; True on the step that made the engine steady."""
+        """Record one step; return True on the step at which the engine becomes steady."""
         if self.is_steady:
             return False
         if self._is_new_maximum(load):
