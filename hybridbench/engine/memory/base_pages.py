@@ -30,12 +30,12 @@ NOTHING: IntArray = np.empty(0, dtype=np.int64)
 class BaseTokenToKVPoolAllocator:
     """The common part of the two allocators: pages (of 1 or more tokens), owners, free groups.
 
-    Always: ``available_size() + sum of held(owner) over all owners but FREE`` is the usable size.
-    In an open free group, frees are checked and recorded at once, as held by RESERVED, and reach
-    the free list when the group ends.
+    Invariant: ``available_size()`` plus ``held(owner)`` of all owners but FREE is the usable size.
+    In an open free group, freed pages are checked at once and belong to RESERVED; they enter the
+    free list when the group ends.
 
     Without ``check_owners`` nothing is refused, as in allocators without a ledger: a page
-    freed twice is in the free list twice, which breaks the law above.
+    freed twice is in the free list twice, which breaks the invariant.
     """
 
     def __init__(  # noqa: PLR0913 - the union of its two callers' parameters
@@ -87,7 +87,7 @@ class BaseTokenToKVPoolAllocator:
         """A host copy of the pool's rows ``indices``, owned by the caller.
 
         Raises:
-            ValueError: there is no pool, or state slots are named and the pool has no states.
+            ValueError: there is no pool, or ``mamba_indices`` is given for a pool without states.
         """
         pool = self._pool()
         if isinstance(pool, HybridLinearKVPool):
@@ -119,11 +119,11 @@ class BaseTokenToKVPoolAllocator:
             pool.load_cpu_copy(copy, indices)
 
     def available_size(self) -> int:
-        """Tokens that can be allocated, without those freed in an open group."""
+        """Tokens that can be allocated, not counting those freed in an open group."""
         return (len(self._free) + self._released_count) * self.page_size
 
     def full_available_size(self) -> int:
-        """The same for the full pool alone, if layers with a window have their own pool."""
+        """The same for the full pool alone, where sliding-window layers have their own pool."""
         return (len(self._free) + self._released_count) * self.page_size
 
     def held(self, owner: Owner) -> int:
@@ -132,7 +132,7 @@ class BaseTokenToKVPoolAllocator:
 
     @property
     def objections(self) -> int:
-        """Tokens (whole pages) that the ledger would have refused if owners were checked."""
+        """Tokens, in whole pages, that owner checks would have refused to free or transfer."""
         ledger = self._ledger
         return ledger.objections * self.page_size if isinstance(ledger, SilentLedger) else 0
 
@@ -177,11 +177,11 @@ class BaseTokenToKVPoolAllocator:
             self._ledger.move(pages, giver, taker)
 
     def free_group_begin(self) -> None:
-        """Defer frees from now on; an open group stays open."""
+        """Open a free group, which defers frees; no effect if one is open."""
         self.is_not_in_free_group = False
 
     def free_group_end(self) -> None:
-        """Free everything deferred since ``free_group_begin``; harmless without one."""
+        """Free everything deferred since ``free_group_begin``; no effect if no group is open."""
         self.is_not_in_free_group = True
         if not self._group:
             return
@@ -192,7 +192,7 @@ class BaseTokenToKVPoolAllocator:
 
     @contextmanager
     def free_group(self) -> Iterator[None]:
-        """A free group that ends on every way out of the ``with`` block."""
+        """Open a free group that ends with the ``with`` block, even if that raises."""
         self.free_group_begin()
         try:
             yield
@@ -231,7 +231,7 @@ class BaseTokenToKVPoolAllocator:
         last_loc: SlotInput,
         extend_num_tokens: int,
     ) -> tuple[IntArray, IntArray, IntArray]:
-        """The three as arrays, checked for consistency."""
+        """Convert the first three arguments to arrays, and check that all four are consistent."""
         starts, ends = self._same_length(prefix_lens, seq_lens)
         ends, last = self._same_length(ends, last_loc)
         check_extend(starts, ends)
@@ -273,9 +273,10 @@ class BaseTokenToKVPoolAllocator:
         return tokens
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
-        """The pages of ``idx``, after checking that ``giver`` holds each and that none repeats.
+        """The pages of ``idx``, after checking that ``giver`` holds them.
 
-        For single tokens no index may repeat.
+        Pages of one token, as here, must not repeat; the tokens of a larger page may be listed
+        together.
         """
         self._ledger.check(action, idx, giver)
         self._ledger.check_distinct(action, idx)

@@ -1,4 +1,4 @@
-"""Pools besides that of the KV, on device and host, whose contents are copied with it.
+"""Pools other than the KV pool, on device and host, whose contents are copied with the KV.
 
 Source: the extra pools of SGLang's HybridCacheController.
 """
@@ -21,7 +21,7 @@ from hybridbench.engine.memory.swa_pool import SWAKVPool
 
 
 class Account(Protocol):
-    """The ownership of one pool's slots."""
+    """The allocator of one pool's slots, which records their owners."""
 
     @property
     def size(self) -> int: ...
@@ -41,11 +41,11 @@ class Account(Protocol):
 
 
 class ExtraPool(ABC):
-    """One such pool on both device and host.
+    """A pool that exists on both device and host.
 
     Attributes:
-        name: of the device pool in statistics; the host pool's name has the prefix "host_".
-        device_account, host_account: the ownership of the slots on either side.
+        name: the device pool's name in statistics; the host pool's name has the prefix "host_".
+        device_account, host_account: the allocators of the slots on either side.
     """
 
     name: ClassVar[str]
@@ -82,7 +82,7 @@ class StatePool(ExtraPool):
 
 
 class WindowPool(ExtraPool):
-    """KV of layers with a sliding window; slots are locations in the window pool, whole pages."""
+    """KV of sliding-window layers; its slots are locations in the window pool, in whole pages."""
 
     name = "swa"
 
@@ -105,7 +105,7 @@ class WindowPool(ExtraPool):
 
 
 class PoolTransfer(NamedTuple):
-    """The part of a transfer in one pool: slots on one side and as many on the other."""
+    """One pool's part of a transfer: slots on one side, and as many on the other."""
 
     pool: ExtraPool
     host_slots: IntArray
@@ -117,7 +117,7 @@ Source: TypeAlias = tuple[ExtraPool, IntArray]
 
 
 def alloc_for(sources: Sequence[Source], *, is_load: bool) -> tuple[PoolTransfer, ...] | None:
-    """Allocate as many slots on the other sides for HOST; None, with none taken, if too few."""
+    """Allocate target slots for ``sources``, held by HOST; None, with none taken, if too few."""
     taken: list[PoolTransfer] = []
     for pool, slots in sources:
         account = pool.device_account if is_load else pool.host_account

@@ -1,7 +1,7 @@
-"""First-in, first-out lists of free numbers: a ring in one array, and slices of arrays.
+"""First-in, first-out lists of free numbers: a ring buffer, and a list made of array slices.
 
-In the ring, taking or putting k numbers copies k, never the whole list; rebuilding the list on
-each free, as the list of slices does, costs 8 us per thousand slots.
+The ring copies only the numbers that are taken or put.  The sliced list is rebuilt on every free,
+which costs 8 us per thousand slots.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hybridbench.engine.memory.indices import IntArray
 class FreeList:
     """The free numbers among 1 to ``size``.
 
-    The list does not validate: an allocator that does not check owners may put a number twice, and
-    it is then handed out twice.  The array grows to hold the excess.
+    Nothing is validated: a number that an allocator without owner checks puts twice is handed out
+    twice.  The array grows to hold the excess.
     """
 
     def __init__(self, size: int) -> None:
@@ -75,10 +75,10 @@ class FreeList:
 
 
 class SlicedFreeList:
-    """The same, but each ``put`` makes a new array; ``take`` slices the array.
+    """The same interface on one array: ``take`` slices it, and each ``put`` replaces it.
 
-    The result of ``take`` is a view, which keeps the whole array alive long after the list has
-    moved on to another.  Callers must copy what they keep.
+    The result of ``take`` is a view, which keeps the whole array alive even after the list has
+    replaced it.  Callers must copy what they keep.
 
     Source: ``free_slots`` of SGLang's HostKVCache.
     """

@@ -1,11 +1,12 @@
 """Copy KV between the device pool and the host pool, and keep track of transfers in flight.
 
-States and windows, which have their own pools, are copied with the KV or alone.  A transfer owns
-the slots that it fills, as HOST, until it has ended: host slots in a write, device slots in a load.
-A successful copy passes them to the tree; a failed one frees them, and its source stays unchanged.
+States and windows have their own pools and are copied with the KV or alone.  Until a transfer has
+ended, the slots that it fills belong to HOST: host slots in a write, device slots in a load.  After
+a successful copy they belong to the tree; after a failed one they are freed, and the source is
+unchanged.
 
-Source: SGLang's HiCacheController and HybridCacheController; the former's storage backend is in
-storage_controller.
+Source: SGLang's HiCacheController and HybridCacheController.  The storage backend of the former is
+in ``storage_controller.py``.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class CacheOperation:
     Attributes:
         number: a sequence number.
         host_indices, device_indices: the positions of its tokens in either pool, in order.
-        node_id: the deepest node.
+        node_id: the id of the deepest node.
         is_load: whether it copies from host to device instead of device to host.
-        started_at: the controller's number of polls when it began.
+        started_at: the number of polls that the controller had made when it began.
         extra_pools: the slots of other pools that it copies.
     """
 
@@ -54,7 +55,7 @@ class CacheOperation:
     extra_pools: tuple[PoolTransfer, ...] = ()
 
     def of(self, pool: ExtraPool) -> PoolTransfer | None:
-        """Its part in ``pool``, if any."""
+        """The transfer's part in ``pool``, if any."""
         return next((part for part in self.extra_pools if part.pool is pool), None)
 
 
@@ -69,12 +70,12 @@ class HiCacheController:
     """Starts transfers, and queues an acknowledgement of each.
 
     Attributes:
-        mem_pool_device_allocator: the account of the device pool.
-        mem_pool_host: the host pool and its account.
+        mem_pool_device_allocator: the allocator of the device pool.
+        mem_pool_host: the host pool and its allocator.
         ack_write_queue, ack_load_queue: acknowledgements not yet taken.
-        late_acks: transfers that were not over at the first poll after their start.
+        late_acks: transfers that had not ended by the first poll after their start.
         failures: transfers that failed.
-        failure: the error of the first of these; empty so far.
+        failure: the error of the first failed transfer; empty if none failed.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """The storage behind the host pool: pages of KV, keyed by a hash of all tokens up to their end.
 
-Source: SGLang's HiCacheStorage.  Its HiCacheFile has a file for each page and no limit; the backend
-here is a table in memory, so that a soak fills no disk, and evicts the oldest page when full.
+Source: SGLang's HiCacheStorage.  Its HiCacheFile writes one file per page, without a limit.  The
+backend here is a table in memory, so that a soak test does not fill the disk; when full, it evicts
+the least recently used page.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class StorageError(RuntimeError):
 
 
 class HiCacheStorage(Protocol):
-    """Pages by key; called from the threads that read and write."""
+    """Stores pages by key; called from the threads that read and write."""
 
     def exists(self, key: PageHash) -> bool:
         """Whether the page exists.  Raises StorageError."""
@@ -34,7 +35,7 @@ class HiCacheStorage(Protocol):
 
 
 class HiCacheMemory:
-    """A table of ``pages`` pages of KV like that of ``like``, evicted in LRU order.
+    """A table in memory of up to ``pages`` pages, shaped as in ``like``; evicts in LRU order.
 
     All memory is allocated and written at construction, as for the pools.
     """
@@ -52,7 +53,7 @@ class HiCacheMemory:
         )
         self._free = list(range(pages, 0, -1))
         self._page_of: OrderedDict[PageHash, int] = OrderedDict()
-        # Reads and writes have one thread each.
+        # One thread reads and another one writes.
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -83,7 +84,7 @@ class HiCacheMemory:
 
 
 class UnreliableStorage:
-    """A storage in which a share ``error_rate`` of reads and writes fails, seeded by ``seed``."""
+    """A storage whose reads and writes fail at random, with probability ``error_rate``."""
 
     def __init__(self, storage: HiCacheStorage, error_rate: float, seed: int) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""The host copies of the pools: as many layers, in main memory, with their own account.
+"""Host pools: the layers of the device pools, in main memory, with their own allocators.
 
 Source: SGLang's MHATokenToKVPoolHost and MambaPoolHost.
 """
@@ -16,9 +16,9 @@ from hybridbench.engine.memory.slots import MambaSlotAllocator
 
 
 class HostTokenAllocator(TokenToKVPoolAllocator):
-    """Single tokens whatever the page size, in a free list whose slices are views.
+    """Allocates single tokens, whatever the page size; its results are views of the free list.
 
-    Callers allocate and free whole pages of tokens.
+    Callers allocate and free whole pages.
     """
 
     def _new_free_list(self) -> SlicedFreeList:
@@ -26,12 +26,13 @@ class HostTokenAllocator(TokenToKVPoolAllocator):
 
 
 class MHATokenToKVPoolHost:
-    """Rows for the KV of ``device_pool`` (of its full layers, if it has others), and their owners.
+    """Rows for the KV of ``device_pool``, and their owners.
 
-    A row belongs to HOST while a transfer reads or fills it, and to TREE once it is a node's.
+    Of a hybrid pool, only the KV of the full-attention layers is kept.  A row belongs to HOST while
+    a transfer fills it, and to TREE once a node has it.
 
     Attributes:
-        allocator: the account of the rows.
+        allocator: allocates the rows.
     """
 
     def __init__(self, device_pool: KVCache, size: int, *, check_owners: bool = True) -> None:
@@ -81,7 +82,7 @@ class MambaPoolHost:
     """Slots for the states of ``device_pool``, and their owners, as in MHATokenToKVPoolHost.
 
     Attributes:
-        allocator: the account of the slots.
+        allocator: allocates the slots.
         states: the contents of the slots.
     """
 
@@ -93,7 +94,7 @@ class MambaPoolHost:
 
 
 def host_size(device_size: int, ratio: float, page_size: int) -> int:
-    """Tokens of a host pool ``ratio`` times as large, in whole pages, at least one."""
+    """Size of a host pool ``ratio`` times as large, in tokens: whole pages, at least one."""
     return max(1, int(device_size * ratio) // page_size) * page_size
 
 

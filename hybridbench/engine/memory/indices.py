@@ -1,7 +1,7 @@
-"""Convert slots as callers may pass them (int, list, array, tensor) to one form.
+"""Convert slot arguments (int, list, array or tensor) to one form.
 
-Bookkeeping is done on the host.  Tensors are accepted because callers in the field have them, but
-refused, before anything changes, on another device than the allocator's.
+Bookkeeping is done on the host.  Tensors are accepted because callers in other engines pass them;
+a tensor that is not on the allocator's device is refused before anything changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def as_index_array(slots: SlotInput, device: torch.device) -> IntArray:
 
 
 def as_index_list(slots: SlotInput, device: torch.device) -> list[int]:
-    """``slots`` as a list of Python ints; a list of a single int is returned itself.
+    """``slots`` as a list of Python ints; a list of a single int is returned as it is.
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.
@@ -62,7 +62,7 @@ def as_index_list(slots: SlotInput, device: torch.device) -> list[int]:
 
 
 def as_single_index(slot: SlotInput, device: torch.device) -> int:
-    """The slot of an int or of a list, array or tensor with exactly one entry.
+    """``slot`` as an int, if it is one or the only entry of a list, array or tensor.
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.

@@ -27,7 +27,7 @@ class KVHostCopy:
 
 
 class HybridHostCopy(NamedTuple):
-    """The same for a hybrid pool; ``mamba`` is None unless state slots were named."""
+    """The same for a hybrid pool; ``mamba`` is None if no states were copied."""
 
     kv: KVHostCopy
     mamba: MambaHostCopy | None
@@ -191,7 +191,7 @@ class HybridLinearKVPool:
         indices: SlotInput,
         mamba_indices: SlotInput | None = None,
     ) -> None:
-        """Write a host copy back, with its states if it has any and slots are named."""
+        """Write a host copy back, and its states if it has any and ``mamba_indices`` is given."""
         self.full_kv_pool.load_cpu_copy(copy.kv, indices)
         if copy.mamba is not None and mamba_indices is not None:
             self._states().load_cpu_copy(copy.mamba, mamba_indices)

@@ -1,10 +1,11 @@
-"""The owner of each number of a pool, one byte per number: a single account for pages, slots, rows.
+"""The owner of each number (page, slot or row) of a pool, in one byte per number.
 
-Pages arrive by the hundred: ``check`` and ``move`` work on whole arrays.  Slots arrive singly:
-``check_each`` and ``move_each`` work on ints, on the same bytes and without numpy.
+Pages are passed by the hundred, so ``check`` and ``move`` work on whole arrays.  Slots are passed
+one or a few at a time, so ``check_each`` and ``move_each`` work on ints, without numpy, in the same
+bytes.
 
-Ledgers of production engines, where they exist, do not refuse: ``SilentLedger`` has the same
-interface and only counts.
+Production engines that keep a ledger refuse nothing.  ``SilentLedger`` behaves like theirs: it has
+the same interface, but only counts.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from hybridbench.engine.memory.owners import (
     shown,
 )
 
-# Fills the upper half of the byte array, so that a number outside the pool (negative ones wrap
-# around to it) reads as unowned and needs no bounds check.
+# Fills the upper half of the byte array, which negative numbers wrap around to, so that a number
+# outside the pool reads as unowned without a bounds check.
 _OUTSIDE = 255
 # The byte that represents each owner in the ledger.
 _AS_BYTES = tuple(bytes((owner,)) for owner in range(OWNER_COUNT))
@@ -37,7 +38,7 @@ _AS_BYTES = tuple(bytes((owner,)) for owner in range(OWNER_COUNT))
 class OwnerLedger:
     """Owner of each of the numbers 1 to ``size``; 0 is always RESERVED.
 
-    Counts are kept per owner, 0 left out, so they always sum to ``size``.
+    The counts per owner leave out 0, so they always sum to ``size``.
     """
 
     def __init__(self, size: int, what: str) -> None:
@@ -87,8 +88,8 @@ class OwnerLedger:
             owners = self._owners[numbers]
         except IndexError:
             raise self._outside(action, numbers) from None
-        # As bytes: for the few hundred numbers of a turn, an elementwise comparison with a Python
-        # int and its count cost several times as much as the gather.
+        # Compare as bytes: for a few hundred numbers, comparing each with a Python int and counting
+        # the matches costs several times as much as the gather.
         if owners.tobytes() != _AS_BYTES[giver] * len(owners):
             raise self._refused(action, numbers[owners != giver], giver)
         if giver in (FREE, RESERVED) and len(numbers):
@@ -128,7 +129,7 @@ class OwnerLedger:
         """Do ``check`` and ``check_distinct`` for a few numbers.
 
         Raises:
-            OwnershipError: as those; nothing has been changed.
+            OwnershipError: as in those; nothing has been changed.
         """
         owners, size = self._bytes, self.size
         for number in numbers:

@@ -27,7 +27,7 @@ class Mamba2StateShape:
     """Shapes of one layer's state in one slot.
 
     Attributes:
-        conv: one (conv_dim, kernel - 1) per convolution; all families here have one.
+        conv: one (conv_dim, kernel - 1) per convolution; every model family here has one.
         temporal: (heads, K, V) of the recurrent state.
         conv_kernel: width of the convolution.
     """
@@ -163,9 +163,9 @@ class MambaPool:
             device: device of the states.
             dtype: the model's dtype.
             spec_state_size: maximum number of requests in a verify step.
-            speculative_num_draft_tokens: tokens of each in such a step; None allocates no buffers
-                for intermediate states.
-            kernels: replace those of the device.
+            speculative_num_draft_tokens: tokens per request in a verify step; None allocates no
+                buffers for intermediate states.
+            kernels: replace the device's kernels.
         """
         if size < 1:
             raise ValueError(f"a state pool needs at least 1 slot, not {size}")
@@ -228,8 +228,8 @@ class MambaPool:
         to them.  Source: SGLang's update_mamba_state_after_mtp_verify.
 
         Args:
-            slots: of the requests, in the order of the batch's rows.
-            accepted_steps: position in its chain of the last accepted token, 0 for the first.
+            slots: the requests' slots, in the order of the batch's rows.
+            accepted_steps: for each chain, the position in it of its last accepted token, from 0.
         """
         self._keep_drafted(slots, accepted_steps, range(len(slots)))
 
@@ -241,14 +241,14 @@ class MambaPool:
         Args:
             track_indices: the slots to write.
             places: the batch rows of these requests.
-            steps_to_track: position in its chain of the token after which the state is wanted.
+            steps_to_track: for each chain, the position in it of the token whose state to save.
         """
         self._keep_drafted(track_indices, steps_to_track, places)
 
     def copy_from(self, src: SlotInput, dst: SlotInput) -> None:
         """Overwrite the state in ``dst`` with that in ``src``; the caller holds both."""
         if self._host_bytes is not None and isinstance(src, int) and isinstance(dst, int):
-            # A block move through a byte view costs a tenth of the same copy as tensor calls.
+            # A block move through a byte view costs a tenth of the same copy with tensor calls.
             for raw in self._host_bytes:
                 raw[dst] = raw[src]
             return

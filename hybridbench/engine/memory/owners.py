@@ -32,11 +32,11 @@ def owner_name(owner: Owner) -> str:
 
 
 class OwnershipError(RuntimeError):
-    """A caller freed or transferred what it does not hold.  Nothing was changed."""
+    """A caller freed or transferred a slot that it does not hold.  Nothing was changed."""
 
 
 class DoubleFreeError(OwnershipError):
-    """A freed slot was free already, or named twice in one call."""
+    """A freed slot was already free, or was passed twice in one call."""
 
 
 class ForeignFreeError(OwnershipError):
@@ -44,7 +44,7 @@ class ForeignFreeError(OwnershipError):
 
 
 class ReservedSlotError(OwnershipError):
-    """The slot is never handed out (the dump slot 0), or deferred by an open group."""
+    """The slot is never handed out (the dump slot 0), or reserved by an open group."""
 
 
 class UnknownSlotError(OwnershipError):
@@ -52,7 +52,7 @@ class UnknownSlotError(OwnershipError):
 
 
 class DeviceMismatchError(OwnershipError):
-    """An index tensor is on another device than the allocator."""
+    """An index tensor is not on the allocator's device."""
 
 
 def shown(slots: Sequence[int]) -> str:
@@ -65,14 +65,14 @@ def shown(slots: Sequence[int]) -> str:
 def refusal(
     what: str, action: str, slots: Sequence[int], holder: Owner, claimed: Owner
 ) -> OwnershipError:
-    """The error for ``action`` on ``slots`` of ``holder`` by a caller that named ``claimed``.
+    """Build the error for ``action`` on ``slots`` that belong to ``holder``, not ``claimed``.
 
     Args:
         what: the unit in the plural: "state slots", "KV pages".
         action: "free" or "transfer".
-        slots: those of the call that ``holder`` has, at least one.
+        slots: the slots in question, at least one.
         holder: their owner.
-        claimed: the owner that the caller named.
+        claimed: the owner that the caller passed.
     """
     message = (
         f"cannot {action} {what} {shown(slots)}: "

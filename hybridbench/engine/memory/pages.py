@@ -162,7 +162,7 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
 
 def without_equal_neighbours(pages: IntArray) -> IntArray:
-    """The pages of some tokens, without adjacent duplicates, which are most of them."""
+    """Drop adjacent duplicates, which most of the ``pages`` of consecutive tokens are."""
     if len(pages) < 2:
         return pages
     keep = np.empty(len(pages), dtype=np.bool_)

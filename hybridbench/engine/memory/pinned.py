@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def to_host(gathered: Sequence[Tensor]) -> list[Tensor]:
-    """``gathered`` in main memory, complete; tensors already there are not copied."""
+    """Copy ``gathered`` to main memory, and wait for it; tensors already there are not copied."""
     if not gathered or gathered[0].device.type != "cuda":
         return list(gathered)
     copies = [torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True) for rows in gathered]

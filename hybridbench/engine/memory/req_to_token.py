@@ -1,4 +1,4 @@
-"""The table from a request's row to the KV indices of its positions and to its state slot."""
+"""The table that maps a request's row to the KV indices of its positions and to its state slot."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RowRecord(Protocol):
         mamba_ping_pong_track_buffer: slots for copies of that state at lengths worth caching, -1
             for a slot not allocated; None before the first ``alloc``.  Only a table with extra
             buffers uses this and the next two.
-        mamba_next_track_idx: the buffer entry for the next copy (lazy: the entry
-            of the last complete one).
+        mamba_next_track_idx: the buffer entry for the next copy (with the lazy strategy, of the
+            last complete copy).
         mamba_last_track_seqlen: length of the last complete copy; None without one.
     """
 
@@ -98,7 +98,7 @@ class ReqToTokenPool:
     def alloc(self, reqs: Sequence[RowHolder]) -> list[int] | None:
         """Give a row to each request that has none; None, and nothing taken, if there are too few.
 
-        A request that has one (a continuing chunk) keeps it.
+        A request that has one (its prefill continues) keeps it.
 
         Returns:
             The row of each request, in order.
@@ -136,11 +136,12 @@ class ReqToTokenPool:
 class HybridReqToTokenPool(ReqToTokenPool):
     """The table for hybrid models, where a request also has a state slot.
 
-    With ``enable_mamba_extra_buffer`` it also has a track buffer: n slots (owner TRACK) in
-    which steps save copies of the state, in turn, at lengths worth caching.  n is 2 with overlapped
-    scheduling, since a step planned before the previous results are known must not
-    overwrite the copy that they may need, and 1 without.  Lazily, the second slot is allocated only
-    when a copy is due while the first holds a complete one, and freed when the new one is complete.
+    With ``enable_mamba_extra_buffer`` it also has a track buffer: n slots (owner TRACK) in which
+    steps save copies of the state, in turn, at lengths worth caching.  Without overlapped
+    scheduling, n is 1.  With it, n is 2, since a step planned before the previous results are known
+    must not overwrite a copy that those results may need.  In the lazy strategy, the second slot is
+    allocated only when a copy is due while the first slot holds a complete one; once the new copy
+    is complete, the slot of the old one is freed.
 
     Attributes:
         mamba_pool: the states themselves.
@@ -269,7 +270,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
             owner: the owner of the slots; a request's buffer belongs to TRACK.
 
         Raises:
-            OwnershipError: it has none (a second call), or a slot is not ``owner``'s.
+            OwnershipError: ``req`` has no state slot, or a slot is not ``owner``'s.
         """
         slot = req.kv.mamba_pool_idx
         if slot is None:
@@ -298,10 +299,10 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return self.get_mamba_ping_pong_other_idx(req.kv.mamba_next_track_idx)
 
     def donate_mamba_ping_pong_slot(self, req: RowHolder, new_slot: int) -> int:
-        """Replace the slot of the last complete copy in the buffer by ``new_slot``; return it.
+        """Replace the slot of the last complete copy with ``new_slot``; return the old slot.
 
-        The caller does the accounting: ``new_slot`` belongs to TRACK before the call, and the
-        caller transfers the returned slot.
+        The caller does the accounting: it allocates ``new_slot`` for TRACK, and transfers the old
+        slot.
         """
         keep_idx = self.get_mamba_ping_pong_keep_idx(req)
         donated = _buffer_of(req)[keep_idx]
@@ -314,7 +315,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req), idx] = slot
 
     def take_track_slot(self, req: RowHolder) -> int | None:
-        """The slot for the copy that the next step makes; None if it needs one and none is free.
+        """The slot for the next step's copy; None if it must be allocated and none is free.
 
         The last complete copy is preserved, except in a buffer of one, where it is overwritten.
         """
@@ -329,7 +330,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return int(self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req), idx])
 
     def complete_track(self, req: RowHolder, seqlen: int) -> None:
-        """Make the copy that the step has saved, after ``seqlen`` tokens, the one to keep.
+        """Record that a step has saved a copy after ``seqlen`` tokens; it becomes the one to keep.
 
         In the lazy strategy this frees the slot of the previous copy.
         """
@@ -365,7 +366,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return [req for req in reqs if req.kv.mamba_ping_pong_track_buffer is None]
 
     def _give_buffers(self, reqs: Sequence[RowHolder], slots: list[int]) -> None:
-        """Write ``slots`` into the buffers of requests with a row; the rest is NOT_TAKEN."""
+        """Write ``slots`` into new buffers of ``reqs``, which have rows; the rest is NOT_TAKEN."""
         each = self.track_slots_at_alloc
         missing = [NOT_TAKEN] * (self.mamba_ping_pong_track_buffer_size - each)
         for place, req in enumerate(reqs):

@@ -1,5 +1,7 @@
-"""Validate the number of slots requested.  Asking for more than exist is valid and gets none; a
-negative size is not, as it would corrupt the free list.
+"""Validate requested sizes.
+
+A request for more slots than exist is valid, and gets none.  A negative size is invalid, since it
+would corrupt the free list.
 """
 
 from __future__ import annotations
@@ -62,6 +64,6 @@ def check_decode(ends: IntArray) -> None:
     Raises:
         AllocationSizeError: a length is less than 1.
     """
-    # Once per step: for an array of this size ``min`` takes twice the time.
+    # This runs once per step; for arrays this small, ``min`` takes twice the time.
     if np.count_nonzero(ends < 1):
         raise AllocationSizeError(f"one token more cannot make {ends.tolist()}")

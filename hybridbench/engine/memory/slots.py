@@ -1,4 +1,4 @@
-"""Allocators of single slots with their owners, and a group window for admission.
+"""Allocators of single slots, which record their owners; one has a group window for admission.
 
 The free list is first in, first out: a freed slot is the last to be handed out again, which
 delays the effect of a use after free and makes runs repeatable.
@@ -21,10 +21,10 @@ from hybridbench.engine.memory.sizes import checked_size
 class SlotAllocator:
     """Slots 1 to ``size``; 0 is the dump and always belongs to RESERVED.
 
-    Always: ``available_size() + sum of held(owner) over all owners but FREE == size``.
+    Invariant: ``available_size()`` plus ``held(owner)`` of all owners but FREE equals ``size``.
 
     Without ``check_owners`` nothing is refused, as in allocators without a ledger: a slot
-    freed twice is in the free list twice, which breaks the law above.
+    freed twice is in the free list twice, which breaks the invariant.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SlotAllocator:
 
     @property
     def objections(self) -> int:
-        """Slots that the ledger would have refused if owners were checked."""
+        """Slots that owner checks would have refused to free or transfer."""
         return self._ledger.objections if isinstance(self._ledger, SilentLedger) else 0
 
     def available_size(self) -> int:
@@ -114,16 +114,16 @@ class SlotAllocator:
 
 
 class MambaSlotAllocator(SlotAllocator):
-    """State slots, with a window in which a number of them is reserved for admission.
+    """Allocates state slots; a group window reserves a number of them for admission.
 
-    The window: ``alloc_group_begin(n)`` takes n slots off the free list at once; within it
-    ``alloc(1)`` is served from them, and ``alloc_group_end`` returns the unused ones.
+    ``alloc_group_begin(n)`` opens the window: it takes n slots off the free list, from which
+    ``alloc(1)`` is then served.  ``alloc_group_end`` closes it and returns the unused ones.
 
     * A group too big for the pool reserves nothing, and allocation works as usual.
-    * Windows nest by counting: an inner begin reserves n more for the same window, and only the
-      end that closes the outermost begin returns the rest.
+    * Windows nest: an inner begin adds n slots to the same window, and only the outermost end
+      returns the unused ones.
     * ``clear`` inside a window closes it; the following end does nothing.
-    * ``with allocator.group(n):`` closes the window on every way out, including an early return.
+    * ``with allocator.group(n):`` closes the window however the block is left.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class MambaSlotAllocator(SlotAllocator):
         super().__init__(size, device, "state slots", check_owners=check_owners)
 
     def available_size(self) -> int:
-        """Slots that any caller can take, without those reserved by an open group.
+        """Slots that any caller can take, not counting those reserved by an open group.
 
         Inside a group ``alloc(1)`` can succeed ``available_size() + group_size()`` times.
         """
@@ -168,7 +168,7 @@ class MambaSlotAllocator(SlotAllocator):
         taken = super().alloc(num_reqs, RESERVED)
         self._group_depth += 1
         if taken is not None:
-            # Popped from the end, so reversed: single allocations see the free list's order.
+            # Reversed, since slots are popped from the end: they leave in the free list's order.
             self._group = [*reversed(taken), *self._group]
 
     def alloc_group_end(self) -> None:
@@ -184,7 +184,7 @@ class MambaSlotAllocator(SlotAllocator):
 
     @contextmanager
     def group(self, num_reqs: int) -> Iterator[None]:
-        """A window of ``num_reqs`` slots that is closed on every way out."""
+        """Open a window of ``num_reqs`` slots for the ``with`` block."""
         self.alloc_group_begin(num_reqs)
         try:
             yield

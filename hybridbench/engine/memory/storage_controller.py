@@ -1,10 +1,11 @@
 """Copy KV between the host pool and the storage behind it, page by page, parallel to the steps.
 
-A prefetch owns the host slots that it will fill, as HOST.  Its thread counts the pages that are
-present; the engine's thread may end it between two pages, and takes what is there by then.  The
-prefetch's own thread releases the rest, since it alone knows when it no longer writes there.
+A prefetch owns the host slots that it will fill, as HOST.  Its thread counts the slots filled so
+far.  The engine's thread may end it between two pages, and then takes the filled slots.  The
+prefetch's own thread releases the others, since only that thread can be sure that it no longer
+writes to them.
 
-Source: the part of SGLang's HiCacheController that has a storage backend.
+Source: the part of SGLang's HiCacheController that handles a storage backend.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ Pages: TypeAlias = Iterator[None]
 
 
 class StorageIO(Protocol):
-    """Reads and writes pages, and reports later what has ended.  Called from one thread only."""
+    """Reads and writes pages, and reports what has ended.  Called from one thread only."""
 
     def start(self, number: int, pages: Pages, *, reads: bool) -> None:
         """Run ``pages`` to their end asynchronously; ``number`` identifies them in ``finished``."""
 
     def finished(self) -> list[Finished]:
-        """What ended since the last call, without waiting."""
+        """Return what ended since the last call, without waiting."""
 
 
 class ThreadedStorageIO:
@@ -122,7 +123,7 @@ class StorageController:
     """Starts reads and writes of pages, and tracks the slots that reads fill.
 
     Attributes:
-        storage: the pages.
+        storage: stores the pages.
         host_mem_release_queue: slots that threads no longer use, to be freed.
         ack_backup_queue: finished writes that were not yet collected.
         failures: reads and writes that ended with an error.
@@ -153,7 +154,7 @@ class StorageController:
         return len(self._prefetches) + len(self._backups)
 
     def prefetch(self, host_indices: IntArray, hashes: Sequence[PageHash]) -> PrefetchOperation:
-        """Fill ``host_indices``, held by HOST, with those pages of ``hashes`` that are stored."""
+        """Read the leading pages of ``hashes`` that exist into ``host_indices``, held by HOST."""
         self._last_number += 1
         operation = PrefetchOperation(self._last_number, host_indices, hashes)
         self._prefetches[operation.number] = operation
@@ -161,14 +162,17 @@ class StorageController:
         return operation
 
     def terminate_prefetch(self, operation: PrefetchOperation) -> int:
-        """End a prefetch; return how many of its first slots are filled and now the caller's."""
+        """End a prefetch; return how many of its first slots are filled: the caller owns them."""
         completed_tokens = operation.mark_terminate()
         operation.is_taken = True
         self._forget_if_over(operation)
         return completed_tokens
 
     def write_storage(self, host_indices: IntArray, hashes: Sequence[PageHash]) -> int:
-        """Write pages; the caller protects the slots until ``ack_backup_queue`` has the number."""
+        """Start writing pages; return the number that ``ack_backup_queue`` will have at the end.
+
+        Until then the caller must protect the slots.
+        """
         self._last_number += 1
         operation = StorageOperation(self._last_number, host_indices, hashes)
         self._backups[operation.number] = operation
@@ -215,7 +219,7 @@ class StorageController:
         if operation.is_done and operation.is_taken:
             del self._prefetches[operation.number]
 
-    # These run on the threads.
+    # The methods below run on the reading and writing threads.
 
     def _prefetch_io(self, operation: PrefetchOperation) -> Pages:
         try:

@@ -1,4 +1,4 @@
-"""The allocator of KV positions in two pools: every position, and those within a sliding window.
+"""The allocator of KV positions in two pools: one for all positions, one for sliding windows.
 
 A page of the full pool has at most one page of the window pool, which may be freed earlier.
 """
@@ -19,7 +19,7 @@ from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
 
 
 class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
-    """The account of the full pool; that of the window pool is ``swa_attn_allocator``.
+    """Allocates the full pool; ``swa_attn_allocator`` allocates the window pool.
 
     ``alloc`` and its variants take pages of both pools or of neither, and return full
     locations.  ``free`` and ``transfer`` include the window pages that still exist, so a
@@ -44,7 +44,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator = PagedTokenToKVPoolAllocator(
             size_swa, page_size, dtype, device, need_sort=need_sort, check_owners=check_owners
         )
-        # By full page; 0, the dump, if it has no window page, and as a sentinel at the end.
+        # The window page of each full page; 0, the dump, without one.  A sentinel 0 at the end.
         self._page_to_swa: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
         if kvcache is not None:
             kvcache.register_mapping(self._page_to_swa)
@@ -58,7 +58,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         return min(self.full_available_size(), self.swa_available_size())
 
     def translate_loc_from_full_to_swa(self, idx: SlotInput) -> IntArray:
-        """Locations in the window pool; in the dump (below ``page_size``) if there is none."""
+        """Window-pool locations of ``idx``; in the dump (below ``page_size``) without one."""
         full = as_index_array(idx, self.device)
         return swa_locations(self._page_to_swa, full, self.page_size)
 
@@ -77,7 +77,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.free_swa(idx, owner)
 
     def free_swa(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        """Free the pages of ``idx`` in the window pool alone, as far as it has them.
+        """Free the pages that ``idx`` has in the window pool; its full pages stay allocated.
 
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
@@ -93,9 +93,9 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
 
     def move_swa(self, source: SlotInput, target: SlotInput, giver: Owner, taker: Owner) -> None:
-        """Move the window pages of ``source`` to ``target``, which has none, and to ``taker``.
+        """Remap the window pages of ``source`` to ``target``, which has none; ``taker`` owns them.
 
-        Both are whole pages with the same tokens: the KV stays where it is.
+        Both are whole pages with the same tokens, so no KV is copied.
 
         Raises:
             OwnershipError: one is not ``giver``'s; nothing was changed.
@@ -110,7 +110,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self._page_to_swa[targets] = swa_pages
 
     def attach_swa(self, idx: SlotInput, swa_idx: SlotInput) -> None:
-        """Map window-pool locations ``swa_idx`` to ``idx``, which has none there.
+        """Map ``idx``, which has no window pages, to window-pool locations ``swa_idx``.
 
         Both are whole pages of the same owner, in the same order of tokens.
         """
@@ -151,7 +151,8 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         pages = as_index_array(idx, self.device)
         if self.page_size > 1:
             pages = without_equal_neighbours(pages // self.page_size)
-        # Without owner checks any number may be passed: clipping maps it to an end without a page.
+        # Without owner checks any number may be passed: clipping maps one out of range to the first
+        # or last entry, which have no window page.
         swa_pages = self._page_to_swa.take(pages, mode="clip")
         mapped = swa_pages > 0
         if mapped.all():

@@ -22,7 +22,7 @@ from hybridbench.engine.memory.kv_pool import (
 
 
 class SWAKVPool(HybridLinearKVPool):
-    """Layers are identified by their number in the model, as in the pool of a hybrid model.
+    """The KV pools of a model with sliding windows; layers have their numbers in the model.
 
     A step translates its locations once, with ``translate_loc_from_full_to_swa``, and passes the
     result to layers with a window; SGLang's pool translates in ``set_kv_buffer``, for each layer.
@@ -74,7 +74,7 @@ class SWAKVPool(HybridLinearKVPool):
         self._page_to_swa: IntArray = np.zeros(size // page_size + 1, dtype=np.int64)
 
     def register_mapping(self, page_to_swa: IntArray) -> None:
-        """Translate locations by ``page_to_swa``, which the allocator continues to update."""
+        """Translate locations with ``page_to_swa``, which the allocator continues to update."""
         self._page_to_swa = page_to_swa
 
     def translate_loc_from_full_to_swa(self, loc: SlotInput) -> IntArray:
@@ -110,7 +110,7 @@ class SWAKVPool(HybridLinearKVPool):
         indices: SlotInput,
         mamba_indices: SlotInput | None = None,
     ) -> None:
-        """Write a host copy back, except window parts that ``indices`` do not have."""
+        """Write a host copy back; a position without a window location loses its window part."""
         assert mamba_indices is None, "a model with sliding windows has no states"
         (keys, values), layers = (copy.kv.keys, copy.kv.values), self.full_kv_pool.layer_num
         self.full_kv_pool.load_cpu_copy(KVHostCopy(keys[:layers], values[:layers]), indices)
@@ -125,6 +125,6 @@ class SWAKVPool(HybridLinearKVPool):
 
 
 def swa_locations(page_to_swa: IntArray, loc: IntArray, page_size: int) -> IntArray:
-    """Window locations of full ones; below ``page_size``, in the dump, if there are none."""
+    """Window-pool locations of ``loc``; in the dump (below ``page_size``) without one."""
     locations: IntArray = page_to_swa[loc // page_size] * page_size + loc % page_size
     return locations

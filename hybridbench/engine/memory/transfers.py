@@ -1,4 +1,4 @@
-"""Copies between device and host, parallel to the steps: one thread, in order of their start."""
+"""Copies between device and host, run parallel to the steps, on one thread and in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Finished(NamedTuple):
 
 
 class Transfers(Protocol):
-    """Runs copies, and reports later which have ended.  Called from one thread only."""
+    """Runs copies, and reports which have ended.  Called from one thread only."""
 
     def start(self, number: int, copy: Copy) -> None:
         """Run ``copy`` asynchronously; ``number`` identifies it in ``finished``."""
@@ -40,7 +40,7 @@ _LINGER_S = 5.0
 
 
 class ThreadedTransfers:
-    """Runs the copies on a thread, which exits when there has been none for a while."""
+    """Runs copies on a thread, which exits after some time without any."""
 
     def __init__(self, least_s: float = 0.0, linger_s: float = _LINGER_S) -> None:
         """Each copy takes at least ``least_s``."""
@@ -49,7 +49,7 @@ class ThreadedTransfers:
         self._ended: SimpleQueue[Finished] = SimpleQueue()
         self._linger_s = linger_s
         self._has_thread = False
-        # Without it the thread could exit between a copy's arrival and the check for a thread.
+        # Makes queueing a copy and checking for a thread one step: the thread cannot exit between.
         self._lock = Lock()
         self._outstanding = 0
 
@@ -89,7 +89,7 @@ class ThreadedTransfers:
                 self._ended.put(Finished(number, f"{type(error).__name__}: {error}"))
             else:
                 self._ended.put(Finished(number))
-            # Free what was copied now, not with the next copy.
+            # Drop the references now, not when the next copy arrives.
             del job, copy
 
     def _next(self) -> tuple[int, Copy] | None:
@@ -122,6 +122,6 @@ class SideStreamTransfers(ThreadedTransfers):
             try:
                 copy()
             finally:
-                # Only now may the next step read the copy or, if it failed, other work
-                # write to its slots.
+                # Only after this may the next step read the copy, or other work write to its slots
+                # if it failed.
                 self._stream.synchronize()
