@@ -45,10 +45,10 @@ class KvRecord(RowRecord, Protocol):
         last_node: node whose lock the request holds.  ``cache_unfinished_req`` moves the lock and
             sets it; ``cache_finished_req`` releases the lock and sets None.
         prefix_indices: KV indices of the prefix that is in the tree (or already computed).
-        lock_receipt: what releases that lock; None without one.
+        lock_receipt: the receipt that releases that lock; None without a lock.
         cache_protected_len: positions held by that lock, not by the request.
-        swa_evicted_seqlen: positions before this are outside the window of all sliding layers; of
-            these, the request's own ones have KV only in the full pool.
+        swa_evicted_seqlen: positions before this are outside the windows of all sliding layers; the
+            request's own positions among them have KV only in the full pool.
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
     """
@@ -68,7 +68,7 @@ class CacheableReq(RowHolder, Protocol):
     Attributes:
         kv: what it holds.
         extra_key: namespace of its prefixes; None is the common one.
-        writers: itself, and the requests it builds on; ``goes_on_from`` adds more.
+        writers: this request, and those that it builds on; ``goes_on_from`` adds more.
     """
 
     @property
@@ -96,12 +96,13 @@ class CacheableReq(RowHolder, Protocol):
 class CacheInitParams:
     """The parameters of a cache.
 
-    ``state_refresh`` selects the states that a hit makes the youngest in a tree with states:
-    "path" those of all nodes on the matched path, "used" only the one that is read.
+    ``state_refresh`` selects the states that a hit makes the youngest: "path" those of all nodes on
+    the matched path, "used" only the one that is read.
     ``enable_mamba_extra_buffer`` makes a hybrid tree take states from the track buffers of
     requests; the rows must have such buffers.
     ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
-    ``sliding_window_size`` is the number of tokens that a sliding layer's query sees, itself too.
+    ``sliding_window_size`` is the number of tokens that a sliding layer's query reads, including
+    its own.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -137,7 +138,8 @@ class MatchResult(NamedTuple):
         mamba_branching_seqlen: the aligned length at which a saved state would have extended the
             hit, if a longer prefix exists without a state; else None.
         cache_protected_len: length of ``device_indices``.
-        host_hit_length: tokens after them, down to ``last_host_node``, that must be loaded first.
+        host_hit_length: tokens after these, up to the end of ``last_host_node``, which must be
+            loaded first.
     """
 
     device_indices: IntArray
@@ -162,7 +164,7 @@ class InsertParams:
         value: KV index of each token; None uses the token ids (only without an allocator).
         mamba_value: state slot after the last token, alone or as the only entry of a list, array
             or tensor; a hybrid tree needs one.
-        prev_prefix_len: positions that the tree already owned; not freed as duplicates.
+        prev_prefix_len: leading positions that the tree already owns; not freed as duplicates.
         swa_evicted_seqlen: positions before this have no part in the window pool.
         chunked: the request is between two chunks of its prefill.
         priority: for the eviction policy of that name.
@@ -205,7 +207,10 @@ class EvictParams:
 
 
 class EvictResult(NamedTuple):
-    """The amounts freed: less than requested if the rest is locked, more as nodes go whole."""
+    """The amounts freed.
+
+    Less than requested if the rest is locked; possibly more, since nodes are evicted whole.
+    """
 
     num_tokens_evicted: int = 0
     mamba_num_evicted: int = 0
@@ -217,8 +222,8 @@ class DecLockRefParams(NamedTuple):
 
     Attributes:
         mamba_locked: whether the node had a state to lock.
-        swa_locked_len: tokens up to the node's end whose window part is locked; they stay the same
-            tokens when nodes are split.
+        swa_locked_len: tokens up to the node's end whose window part is locked; splitting nodes
+            does not change which tokens these are.
     """
 
     mamba_locked: bool = False
@@ -313,7 +318,7 @@ class CacheSanityError(RuntimeError):
 
 
 class BasePrefixCache(ABC):
-    """The interface of prefix caches; sizes of anything a cache lacks are 0.
+    """The interface of prefix caches; the size of anything that a cache lacks is 0.
 
     Attributes:
         root_node: where every walk begins; locking it does nothing.
@@ -334,10 +339,10 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        """The longest reusable prefix of a key.  Takes no lock.
+        """Return the longest reusable prefix of a key, without locking it.
 
         With ``cow_mamba`` a hit allocates a state slot (owner REQ) for a request without one and
-        copies the state into it; if there is no slot, nothing is reused.
+        copies the state into it; if no slot can be allocated, nothing is reused.
         """
 
     @abstractmethod
@@ -364,9 +369,10 @@ class BasePrefixCache(ABC):
     def dec_lock_ref(
         self, node: TreeNode, params: DecLockRefParams | None = None
     ) -> DecLockRefResult:
-        """Undo one ``inc_lock_ref`` of the same node, by its receipt.
+        """Undo one ``inc_lock_ref`` of the same node, given its receipt.
 
-        Without a receipt the node's present state decides; a tree with windows requires one.
+        Without a receipt, release a lock on the node's state if there is one.  A tree with windows
+        requires the receipt.
         """
 
     def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
@@ -455,7 +461,7 @@ class BasePrefixCache(ABC):
         return False
 
     def supports_swa(self) -> bool:
-        """Whether KV of sliding layers is kept within their windows only."""
+        """Whether KV of sliding layers is kept only within their windows."""
         return False
 
 

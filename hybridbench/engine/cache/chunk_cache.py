@@ -1,6 +1,6 @@
-"""No reuse: every request computes and frees its own KV.
+"""A cache without reuse: every request computes and frees its own KV.
 
-The oracle: an engine with a prefix cache must produce exactly what it produces with this one.
+It is the oracle for the others: an engine must produce exactly the same output with any cache.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ChunkCache(BasePrefixCache):
         req.kv.last_node = req.kv.lock_receipt = None
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """Let the next chunk of the request continue here; no other request can."""
+        """Let the request's next chunk continue from here; no other request can use its KV."""
         del chunked
         assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
         row = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx]
@@ -110,7 +110,7 @@ class ChunkCache(BasePrefixCache):
 class SWAChunkCache(ChunkCache):
     """The same for a model with sliding windows, whose KV is in two pools.
 
-    KV that its running requests have left behind their windows is freed.
+    The scheduler frees the KV that running requests have left behind their windows.
     """
 
     def __init__(self, params: CacheInitParams) -> None:

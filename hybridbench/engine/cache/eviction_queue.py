@@ -1,7 +1,7 @@
 """Find the next entry to evict without visiting entries that cannot be evicted.
 
-A queue holds exactly the nodes that may be evicted now: leaves without a lock, or states without
-one.  Finding the next takes the same time in a tree of a thousand nodes or a million.
+A queue holds exactly the nodes that may be evicted now: unlocked leaves, or nodes with unlocked
+states.  Finding the next one takes as long in a tree of a million nodes as in one of a thousand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybridbench.engine.cache.tree_node import TreeNode
 Priority = tuple[int, ...]
 Strategy = Callable[[TreeNode], Priority]
 
-# A heap is rebuilt when this many of its entries, and half of all, are stale.
+# A heap is rebuilt when more than half of its entries, and more than this many, are stale.
 _STALE_MIN = 64
 
 
@@ -48,7 +48,7 @@ class EvictionQueue(Protocol):
         """The node to evict next, which stays in the queue until it is discarded."""
 
     def misplaced(self) -> list[int]:
-        """The ids of nodes that are not where their last use puts them; O(n)."""
+        """The ids of nodes that are out of order; O(n)."""
 
 
 class RecencyQueue:
@@ -56,7 +56,7 @@ class RecencyQueue:
 
     Nearly all nodes enter at one of the two ends (just used, or a parent whose last child
     was the oldest of all) and are kept in an ordered dict.  The others, which were locked while
-    younger nodes came and went, are kept in a small heap by their access time.
+    younger nodes were added, are kept in a small heap, ordered by access time.
     """
 
     def __init__(self, time_of: Callable[[TreeNode], int] = last_use) -> None:
@@ -64,7 +64,7 @@ class RecencyQueue:
         self._time_of = time_of
         self._order: OrderedDict[int, TreeNode] = OrderedDict()
         self._late: dict[int, TreeNode] = {}
-        # (access time, node id): numbers only, since the heap would keep nodes alive.
+        # (access time, node id): only numbers, so that the heap keeps no node alive.
         self._late_heap: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class RecencyQueue:
         self.touch_all((node,))
 
     def touch_all(self, nodes: Iterable[TreeNode]) -> None:
-        """Touch ``nodes`` in order, the last one last."""
+        """Touch ``nodes`` in order; the last one becomes the youngest."""
         order, late = self._order, self._late
         move_to_end = order.move_to_end
         for node in nodes:

@@ -1,10 +1,11 @@
-"""The prefix tree of hybrid models with a host tier: a node's KV and state on either side.
+"""The prefix tree of hybrid models with a host tier: KV and states on device and host.
 
-On the device the rules are those of the tree without a host tier.  A node's state may be on the
-host while its KV is on the device, but not vice versa; the host frees a state with the node's KV
-there.  A hit ends at the deepest node with a state on either side; whatever the device lacks of
-that path is loaded back, with that node's state.  The host evicts states as well, and what no
-request can hit on either side any more is removed at once.
+On the device, the rules of the tree without a host tier apply.  A node with KV on the device may
+have its state only on the host, but a node with KV only on the host has no state on the device.
+When the host frees a node's KV, it frees the state there as well.  A hit ends at the deepest node
+with a state on either side; what the device lacks of that path is loaded back, with that node's
+state.  The host also evicts states alone.  A node that no request can hit any more on either side
+is removed at once.
 
 Source: SGLang's HiMambaRadixCache.
 """
@@ -33,7 +34,7 @@ from hybridbench.foundation.engine_config import HiCacheWritePolicy
 
 
 class DeviceLRUList(FullLRUList):
-    """The nodes with device slots; those without a lock and without such a child are evictable."""
+    """The nodes with device slots; unlocked ones are evictable if no child has device slots."""
 
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
         for node in path:
@@ -65,7 +66,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         return self._host_states.protected_size()
 
     def evict_host_states(self, mamba_num: int) -> int:
-        """Free states on the host, oldest first, leaves as a whole; return how many."""
+        """Evict states from the host, oldest first, and leaves whole; return how many states."""
         return self.evict_host_part(self._host_states, mamba_num)
 
     def sanity_check(self) -> None:
@@ -82,7 +83,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
     # Match and insert.
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """Match as far as the device has KV and a state, then as far as both sides have them."""
+        """Match as far as the device has KV and a state, then as far as either side has them."""
         path, matched, _ = self._walk(key.page_aligned(self.page_size))
         del path[self._host_states.match_end(path, len(path)) :]
         self._touch_path(path)
@@ -107,7 +108,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         for node in path:
             self._host_states.queue.touch(node)
         self._evictable_host_leaves.touch(path[-1])
-        # The nodes above the last one on the device have a child there.
+        # Only the last node on the device can be evictable: those above it have a child there.
         self.full_lru_list.reset_path_mru([node for node in path if not node.evicted][-1:])
         self._refresh_states(path)
 
@@ -119,7 +120,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         self._write_through(path)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Count the upper half, a tombstone on both sides."""
+        """Count the upper half as a tombstone: it has no state on either side."""
         if lower.evicted:
             self.events.tombstones += 1
             self._touch_path([lower])
@@ -161,7 +162,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> int:
         self._write_back(leaf)
         if not self.full_lru_list.in_list(leaf):
-            # It had no state, and was removed to make room on the host.
+            # The write-back removed it, since it had no state, to make room on the host.
             return 0
         reachable = leaf.children or leaf.mamba_host_value is not None
         if leaf.host_value is None or not reachable:
@@ -170,7 +171,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         return self._evict_backuped(leaf, freed)
 
     def _evict_backuped(self, leaf: TreeNode, freed: list[IntArray]) -> int:
-        """Free the device slots; the node stays for what the host has of it, or below it."""
+        """Free the device slots; the node stays because the host has it, or nodes below it."""
         self.events.host_stays += 1
         tokens = len(leaf.value)
         if leaf.mamba_value is not None:
@@ -207,7 +208,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
             self._drop_if_unwanted(node)
 
     def _drop_if_unwanted(self, node: TreeNode) -> None:
-        """Remove a node on the device if no request can hit it or anything below it any more."""
+        """Remove a node on the device if no request can hit it, or a node below it, any more."""
         if not (node.evicted or self._is_wanted(node)):
             freed: list[IntArray] = []
             self._evict_cascade(node, freed)

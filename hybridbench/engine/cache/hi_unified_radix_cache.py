@@ -1,12 +1,12 @@
-"""The unified tree with a host tier: a node's KV and components on either side.
+"""The unified tree with a host tier: KV and components on device and host.
 
-On the device the rules are those of the tree without a host tier.  A node's component may be on the
-host while its KV is on the device, but not vice versa; the host frees a component with the node's
-KV there.  A hit ends where every component has what it needs on either side; whatever the device
-lacks of that is loaded back.
+On the device, the rules of the tree without a host tier apply.  A node with KV on the device may
+have a component only on the host, but a node with KV only on the host has none on the device.  When
+the host frees a node's KV, it frees the node's components there as well.  A hit ends where every
+component has what it needs on either side; what the device lacks of that is loaded back.
 
-As on the device, a node that lost a component stays until its KV is evicted.
-But a leaf that no request could hit with what the host has of it is not kept there.
+As on the device, a node that lost a component on the host stays until its KV is evicted.  But a
+leaf evicted from the device is removed if no request could hit it with what the host has.
 
 Source: SGLang's UnifiedRadixCache, which has its host tier built in.
 """
@@ -57,7 +57,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         self._check_host(list(self.iter_nodes()))
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """Match as far as the device has all that is needed, then as far as both sides have it."""
+        """Match as far as the device has all that is needed, then as far as either side has it."""
         path, walked_len, _ = self._walk(key.page_aligned(self.page_size))
         del path[common_end(path, self.host_parts) :]
         self._touch_path(path)
@@ -83,7 +83,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         for part in self.host_parts:
             part.queue.touch_all(path)
         self._evictable_host_leaves.touch(path[-1])
-        # The nodes above the last one on the device have a child there.
+        # Only the last node on the device can be evictable: those above it have a child there.
         for node in [node for node in path if not node.evicted][-1:]:
             self._evictable_leaves.touch(node)
         for component in self.components:
@@ -102,7 +102,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
     # Transfers.
 
     def _lock_for_transfer(self, node: TreeNode) -> DecLockRefParams:
-        """Lock as for a request, although components may have nothing of the node."""
+        """Lock as for a request, except that components may have no value at the node."""
         if node is self.root_node:
             return DecLockRefParams()
         self._evictable_leaves.discard(node)
@@ -134,7 +134,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         self._component_of[part.pool.name].take_loaded(node, device_slots, self._tick())
 
     def _make_youngest(self, node: TreeNode) -> None:
-        """Make a loaded node the youngest if there are component lists, as the dedicated tree."""
+        """Make a loaded node the youngest, as HiMambaRadixCache does."""
         node.last_access_time = self._tick()
         self._evictable_leaves.touch(node)
         for part in self.host_parts:
@@ -156,11 +156,11 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         super()._evict_leaf(leaf, evicted)
 
     def _is_worth_keeping(self, leaf: TreeNode) -> bool:
-        """Whether a request could hit it, or something below it, with what the host has."""
+        """Whether a request could hit it, or a node below it, with what the host has."""
         return bool(leaf.children) or all(part.has_value(leaf) for part in self.host_parts)
 
     def _evict_backuped(self, leaf: TreeNode, evicted: Evicted) -> None:
-        """Free the device slots; the node stays for what the host has of it, or below it."""
+        """Free the device slots; the node stays because the host has it, or nodes below it."""
         self.events.host_stays += 1
         self._evict_from_device(leaf, evicted)
         leaf.value = NO_TOKENS

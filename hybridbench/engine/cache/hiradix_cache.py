@@ -58,7 +58,7 @@ class HiRadixCache(StorageTier, RadixCache):
             self._evictable_host_leaves.add(node)
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Skip leaves whose removal would free protected host slots; they stay for next time."""
+        """Skip leaves whose removal would free protected host slots; they are queued again."""
         refused: list[TreeNode] = []
         try:
             for leaf in super()._oldest_leaves():
@@ -81,7 +81,7 @@ class HiRadixCache(StorageTier, RadixCache):
             self._evict_backuped(leaf, freed)
 
     def _evict_backuped(self, leaf: TreeNode, freed: list[IntArray]) -> None:
-        """Free the device slots; the node stays for its host slots."""
+        """Free the device slots; the node stays with its host slots."""
         self.events.host_stays += 1
         freed.append(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)

@@ -1,7 +1,7 @@
-"""What the host holds of tree nodes besides their KV, in a separate pool: states or windows.
+"""What the host holds of tree nodes besides KV: states or windows, each in their own pool.
 
-A part is copied with the KV of its node, or alone if the other side already has the KV.  The host
-frees it with the node's KV there, or earlier.
+A part is copied with its node's KV, or alone if the other side already has the KV.  The host frees
+a part with the node's KV, or earlier.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from hybridbench.engine.memory.owners import TREE
 
 
 class Run(NamedTuple):
-    """The last ``tokens`` tokens down to the end of ``node``, which may be split later."""
+    """The last ``tokens`` tokens up to the end of ``node``, which may be split later."""
 
     node: TreeNode
     tokens: int
 
 
 class HostPart(ABC):
-    """The part in one pool: the nodes that have it, in eviction order, and what loads read of it.
+    """The nodes' parts in one host pool: their eviction order, and which of them loads are reading.
 
     Attributes:
         pool: the pool on both sides.
-        queue: the nodes that have it on the host, oldest first.
+        queue: the nodes that have a part on the host, oldest first.
     """
 
     def __init__(self, pool: ExtraPool) -> None:
@@ -59,7 +59,7 @@ class HostPart(ABC):
         return self._protected
 
     def is_protected(self, node: TreeNode) -> bool:
-        """Whether a load reads the host's part of a node."""
+        """Whether a load is reading the host's part of a node."""
         return self._readers(node) > 0
 
     def is_backed_up(self, node: TreeNode) -> bool:
@@ -67,7 +67,7 @@ class HostPart(ABC):
         return self.has_value(node) or not self.on_device(node)
 
     def to_write(self, node: TreeNode) -> IntArray:
-        """A node's device slots whose content the host lacks."""
+        """The device slots of a node's part if the host lacks it; otherwise empty."""
         return NO_TOKENS if self.has_value(node) else self.device_slots(node)
 
     def attach_written(self, node: TreeNode, host_slots: IntArray) -> None:
@@ -82,7 +82,7 @@ class HostPart(ABC):
                 self.queue.add(at)
 
     def free(self, node: TreeNode) -> None:
-        """Free the host's part of a node, which must exist."""
+        """Free a node's part on the host, which must exist."""
         slots = self.host_slots(node)
         self._set_host_slots(node, NO_TOKENS)
         self.queue.discard(node)
@@ -107,7 +107,7 @@ class HostPart(ABC):
                     self._protected -= len(self.host_slots(node))
 
     def divide(self, runs: Sequence[Run], slots: IntArray) -> Iterator[tuple[TreeNode, IntArray]]:
-        """The nodes that the runs consist of now, each with its part of ``slots``."""
+        """Yield the nodes that the runs consist of now, each with its share of ``slots``."""
         start = 0
         for run in runs:
             for node in self.nodes_of(run):
@@ -159,7 +159,7 @@ class HostPart(ABC):
 
     @abstractmethod
     def slots_wanted(self, node: TreeNode) -> int:
-        """The number of slots that the part needs."""
+        """The number of slots that a node's part needs."""
 
     @abstractmethod
     def nodes_of(self, run: Run) -> list[TreeNode]:
@@ -167,11 +167,11 @@ class HostPart(ABC):
 
     @abstractmethod
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
-        """How many of the first ``end`` nodes a match may cover, given both sides."""
+        """How many of the first ``end`` nodes a match may cover, with parts on either side."""
 
     @abstractmethod
     def to_load(self, last_host_node: TreeNode) -> list[Run]:
-        """What the device lacks of a match that ends at a node."""
+        """The runs that the device lacks for a match that ends at ``last_host_node``."""
 
     @abstractmethod
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
@@ -206,7 +206,7 @@ class HostStates(HostPart):
         return 1
 
     def nodes_of(self, run: Run) -> list[TreeNode]:
-        """The node itself: in a split the lower half keeps the state."""
+        """The run's node: in a split, this object becomes the lower half and keeps the state."""
         return [run.node]
 
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
@@ -219,7 +219,7 @@ class HostStates(HostPart):
         return [Run(last_host_node, 1)] if lacks_it else []
 
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Keep ``lower`` the youngest; the upper half is a tombstone on the host as well."""
+        """Make ``lower`` the youngest; the upper half has no state on the host either."""
         self.queue.touch(lower)
 
     def _set_host_slots(self, node: TreeNode, slots: IntArray) -> None:

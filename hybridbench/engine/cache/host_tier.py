@@ -1,18 +1,20 @@
 """The common part of the prefix trees with a host tier: transfers, host slots, host eviction.
 
-A node is *backed up* once the host pool has its KV, too.  When its device slots are needed it stays
-in the tree without them, *evicted*, and a request that hits it waits until they are loaded back.
-So nodes with device slots reach from the root to some depth, and all nodes below are evicted.
+A node is *backed up* once the host pool also has its KV.  When its device slots are needed, the
+node is *evicted*: it stays in the tree without them, and a request that hits it waits until its KV
+has been loaded back.  On every path from the root, the nodes with device slots come first, and all
+nodes below them are evicted.
 
-Transfers run in parallel to the steps.  Until ``check_hicache_events`` has seen a transfer's
-acknowledgement, its source is protected: a write holds a lock on its node, a load a lock on the
-node above its run and a reference on the host slots of the run.  A split does not change this: both
-halves have the locks, and the tokens of a transfer are mapped to the nodes that have them by then.
+Transfers run in parallel to the steps.  Until ``check_hicache_events`` has processed a transfer's
+acknowledgement, its source is protected: a write holds a lock on its node; a load holds a lock on
+the node above its run, and a reference on the run's host slots.  Splitting a node does not change
+this: both halves have the locks, and a transfer's tokens are assigned to the nodes that have them
+when it ends.
 
 A node's slots in other pools are copied with its KV or alone (``host_part.py``).
 
-Source: SGLang's HiRadixCache.  There a step waits for loads layer by layer; here a request joins a
-step after the load.
+Source: SGLang's HiRadixCache.  There, a step waits for loads layer by layer; here, a request joins
+a step only after its load.
 """
 
 from __future__ import annotations
@@ -64,8 +66,9 @@ class HostTier(PrefixTree):
 
     Attributes:
         cache_controller: runs the transfers.
-        write_policy: "write_through" writes a node when an insert uses it, the selective kind on
-            the second use, "write_back" before its device slots are evicted, waiting for the copy.
+        write_policy: "write_through" writes a node when an insert uses it,
+            "write_through_selective" on the second use, and "write_back" before its device slots
+            are evicted, waiting for the copy.
         ongoing_write_through, ongoing_load_back: transfers by the id of their deepest node.
         host_parts: what the host holds of nodes besides their KV.
     """
@@ -91,11 +94,11 @@ class HostTier(PrefixTree):
         return len(self.cache_controller) > 0
 
     def host_evictable_size(self) -> int:
-        """Host tokens of nodes that no transfer reads there."""
+        """Host tokens of nodes whose host slots no transfer reads."""
         return self._host_size - self._host_protected_size
 
     def host_protected_size(self) -> int:
-        """Host tokens of nodes that a transfer reads there."""
+        """Host tokens of nodes whose host slots a transfer reads."""
         return self._host_protected_size
 
     def transfer_locks(self) -> list[tuple[TreeNode, DecLockRefParams]]:
@@ -119,7 +122,7 @@ class HostTier(PrefixTree):
         )
 
     def check_hicache_events(self) -> None:
-        """Collect acknowledgements of finished transfers; once a step, without waiting."""
+        """Collect acknowledgements of finished transfers, without waiting; called once a step."""
         if len(self.cache_controller):
             self.cache_controller.poll()
             self.writing_check()
@@ -154,8 +157,8 @@ class HostTier(PrefixTree):
             self.dec_lock_ref(ongoing.locked, ongoing.receipt)
 
     def write_backup(self, node: TreeNode) -> bool:
-        """Start copying what the host lacks of a node; False if evictions make no room."""
-        # First: evictions from the host may remove nodes above it that have become useless.
+        """Start copying what the host lacks of a node; False if even evictions make no room."""
+        # Lock first: evictions from the host may remove nodes above it that have become useless.
         receipt = self._lock_for_transfer(node)
         operation = self._start_write(node)
         if operation is None:
@@ -187,11 +190,12 @@ class HostTier(PrefixTree):
         )
 
     def load_back(self, last_host_node: TreeNode) -> bool:
-        """Start copying to the device what it lacks down to ``last_host_node``.
+        """Start copying to the device what it lacks of the path to ``last_host_node``.
 
-        None of it may be loading already.  False if even evictions make no room there, or if the
-        host has lost it since the match: with ``write_back``, room for the request is made on the
-        device by writing to the host, which may evict there.
+        None of it may be loading already.  Return False if even evictions make no room on the
+        device, or if the tree has lost the node since the match.  The latter may happen with
+        ``write_back``: making room on the device writes nodes to the host, which may evict others
+        there.
         """
         if not self._is_in_tree(last_host_node):
             return False
@@ -200,7 +204,7 @@ class HostTier(PrefixTree):
         assert ancestor is not None
         run = Run(last_host_node, sum(len(node.key) for node in evicted))
         loads = tuple(part.to_load(last_host_node) for part in self.host_parts)
-        # First: room for the load may come from evictions, which may need room on the host.
+        # Protect first: evictions that make room for the load may need room on the host.
         self._protect_host(evicted, loads)
         receipt = self._lock_for_transfer(ancestor)
         operation = self._start_load(run, loads)
@@ -228,7 +232,7 @@ class HostTier(PrefixTree):
         return evicted
 
     def evict_host_part(self, part: HostPart, slots: int) -> int:
-        """Free a part's slots, oldest first, leaves as a whole; return the number of slots."""
+        """Free a part's slots, oldest first, and leaves whole; return the number of slots."""
         freed = 0
         victims = self._host_victims(part.queue)
         while freed < slots and (node := next(victims, None)) is not None:
@@ -254,7 +258,7 @@ class HostTier(PrefixTree):
         raise NotImplementedError(f"{type(self).__name__} has no {part.name}")
 
     def _lost_host_part(self, node: TreeNode) -> None:
-        """Update after a node that stays has lost a part on the host."""
+        """Update after a node lost a part on the host, but stays."""
 
     def _lock_for_transfer(self, node: TreeNode) -> DecLockRefParams:
         """Forbid the eviction of a node, with all its parts, and of the path to it."""
@@ -291,7 +295,7 @@ class HostTier(PrefixTree):
         )
 
     def _make_device_room(self, run: Run, loads: Sequence[list[Run]]) -> None:
-        """Evict from the device to make room for such a load."""
+        """Evict from the device to make room for a load."""
         del loads
         missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
         self.evict(EvictParams(num_tokens=max(0, missing)))
@@ -338,7 +342,7 @@ class HostTier(PrefixTree):
             self._needless_refusal = f"{pool} pool: {wanted} slot(s) wanted, {free} free"
 
     def _host_victims(self, queue: RecencyQueue) -> Generator[TreeNode]:
-        """Nodes that no load reads, oldest first; evict each before asking for the next."""
+        """Yield nodes that no transfer reads, oldest first; evict each before taking the next."""
         refused: list[TreeNode] = []
         try:
             while (node := queue.first()) is not None:
@@ -361,9 +365,9 @@ class HostTier(PrefixTree):
         self._host_size = 0
         self._host_protected_size = 0
         self._evictable_host_leaves = RecencyQueue()
-        # For the checks: writes refused or failed; nodes that lost something not on the host, or KV
-        # that should have been written long before; and transfers refused although evictions could
-        # have made room, with the first of these.
+        # Counts for the checks: writes that were refused or failed; nodes that lost something of
+        # which the host had no copy; nodes that lost KV that should have been written long before;
+        # and transfers refused although evictions could have made room, with the first of these.
         self._writes_missed = 0
         self._lost_unwritten = 0
         self._never_written = 0
@@ -384,7 +388,7 @@ class HostTier(PrefixTree):
                 break
 
     def _write_back(self, node: TreeNode) -> None:
-        """Write a node about to be evicted, and wait; it may still end up without a copy."""
+        """Write a node that is about to be evicted, and wait; the write may be refused or fail."""
         is_written = self._is_backed_up(node) or node.id in self.ongoing_write_through
         if self.write_policy == "write_back" and not is_written and self.write_backup(node):
             self.cache_controller.wait()
@@ -392,16 +396,16 @@ class HostTier(PrefixTree):
             self.loading_check()
 
     def _note_loss(self, node: TreeNode) -> None:
-        """Count a node that loses its KV on the device, of which the host should have a copy."""
+        """Count a node that loses its KV on the device if the host lacks a copy it should have."""
         self._note_lost_part(node)
         if self.write_policy == "write_back":
             return
         if node.hit_count >= _WRITE_THROUGH_THRESHOLDS[self.write_policy]:
-            # The host may have evicted a copy of a state, but it evicts no KV before the device.
+            # The host may have evicted a copy of a state, but never evicts KV before the device.
             self._never_written += node.host_value is None
 
     def _note_lost_part(self, node: TreeNode) -> None:
-        """Count a node that loses a part on the device, and should have been written back."""
+        """Count a node that loses a part on the device without having been written back."""
         if self.write_policy == "write_back":
             self._lost_unwritten += not self._is_backed_up(node)
 
@@ -425,7 +429,7 @@ class HostTier(PrefixTree):
                 part.attach_written(ongoing.run.node, written.host_slots)
 
     def _take_loaded(self, ongoing: Ongoing, operation: CacheOperation) -> None:
-        """Attach what a load copied, except what requests have computed again."""
+        """Attach what a load copied; free the slots of what requests have recomputed since."""
         nodes = last_nodes(ongoing.run)
         duplicates = [NO_TOKENS]
         for node, indices in zip(nodes, _by_node(nodes, operation.device_indices), strict=True):
@@ -445,7 +449,7 @@ class HostTier(PrefixTree):
                     self._set_device_part(part, node, slots)
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
-        """Give recomputed KV to evicted nodes, and free what the device already has."""
+        """Give recomputed KV to evicted nodes, and free duplicates of what the device has."""
         offset = 0
         for node in path:
             end = offset + len(node.key)
@@ -462,7 +466,7 @@ class HostTier(PrefixTree):
         return not node.evicted and all(child.evicted for child in node.children.values())
 
     def _remove_below(self, leaf: TreeNode) -> None:
-        """Remove everything below a node that will be removed: it would be unreachable."""
+        """Remove all nodes below ``leaf``, which will be removed: they would be unreachable."""
         self._note_loss(leaf)
         below = list(leaf.children.values())
         for node in below:
@@ -481,7 +485,7 @@ class HostTier(PrefixTree):
         return self._unlink_from_parent(leaf)
 
     def _free_host(self, node: TreeNode) -> None:
-        """Free all host slots of a node that will be removed; it has KV there."""
+        """Free all host slots of a node that will be removed; it must have KV on the host."""
         for part in self.host_parts:
             if part.has_value(node):
                 part.free(node)
@@ -512,7 +516,7 @@ class HostTier(PrefixTree):
             part.release(runs)
 
     def _evicted_path(self, node: TreeNode) -> list[TreeNode]:
-        """The evicted nodes down to ``node``, from the top."""
+        """The evicted nodes on the path to ``node``, from the top."""
         path = []
         while node.evicted:
             path.append(node)
@@ -532,8 +536,8 @@ class HostTier(PrefixTree):
     def _clone_host_indices(self, host_indices: IntArray) -> IntArray:
         """Copy ``host_indices`` for a node to keep.
 
-        They are a view of the host's free list at the time of allocation: kept uncopied,
-        they would keep that whole list alive.
+        They are a view of the host's free list as it was when they were allocated; a node that kept
+        the view would keep that whole list alive.
         """
         return host_indices.copy()
 
@@ -551,8 +555,8 @@ class HostTier(PrefixTree):
         """Check the nodes before loaded slots are attached to them.
 
         Raises:
-            CacheSanityError: they, or what was read of them, were removed in spite of their
-                references.
+            CacheSanityError: the nodes, or the host slots that were read, were removed despite the
+                load's references.
         """
         nodes = last_nodes(ongoing.run)
         gone = [node.id for node in nodes if not self._is_in_tree(node)]
@@ -600,7 +604,7 @@ class HostTier(PrefixTree):
         self._check_work_done()
 
     def _check_work_done(self) -> None:
-        """Raise CacheSanityError if the host tier left undone what its policy demands."""
+        """Raise CacheSanityError if the host tier has not done what its policy demands."""
         if self._needless_refusals:
             raise CacheSanityError(
                 f"{self._needless_refusals} transfer(s) of the host tier were refused although "

@@ -1,7 +1,7 @@
 """What the host holds of a tree's windows: KV of sliding layers, one slot for each token.
 
-A hit needs one window before its end in which each node has its part on either side.  A load
-copies the parts of it that the device lacks.
+A hit needs the parts of all nodes in the last window before its end, on either side.  A load copies
+those parts that the device lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HostWindows(HostPart):
     def __init__(self, pool: WindowPool, sliding_window_size: int) -> None:
         super().__init__(pool)
         self._allocator = pool.allocator
-        # Tokens of the prefix that the token after it reads.
+        # How many tokens of a prefix the next token reads.
         self._before = sliding_window_size - 1
 
     def on_device(self, node: TreeNode) -> bool:
@@ -63,7 +63,7 @@ class HostWindows(HostPart):
         return runs[::-1]
 
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Divide the part between both halves; the lower one is the younger."""
+        """Divide the part between the two halves; the lower one is the younger."""
         upper.swa_host_ref_counter = lower.swa_host_ref_counter
         if lower.swa_host_value is not None:
             tokens = len(upper.key)

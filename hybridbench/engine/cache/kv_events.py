@@ -1,4 +1,4 @@
-"""The KV blocks that a cache stored and removed, for routers that send requests to prefixes.
+"""The KV blocks that a cache stored and removed, for routers that route requests by prefix.
 
 A block is one page of tokens, identified by a hash of all tokens up to its end, so that two engines
 give the same prefix the same hash.  Events are kept until they are taken.
@@ -20,7 +20,7 @@ _HASH_BYTES = 8
 
 
 class BlockStored(NamedTuple):
-    """A block can be reused from now on: one event for each, parents first.
+    """A block can be reused from now on; there is one event per block, parents first.
 
     Attributes:
         block_hashes: its hash; a tuple of one, since other engines put several blocks in an event.

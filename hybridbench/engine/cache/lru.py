@@ -1,16 +1,16 @@
 """The two LRU lists, linked through the nodes: the order in which KV and states are evicted.
 
 A list has two parts.  Members that may be evicted now are between head and tail, the youngest at
-the head; the victim is at the tail.  The other members (with children, or locked) wait in a ring
-beside it, which no search visits: finding the victim takes the same time however many there are.  A
-member that becomes evictable again returns to the position of its last use.
+the head; the victim is at the tail.  The other members (with children, or locked) are in a separate
+ring, which no search visits, so finding the victim takes the same time however many there are.  A
+member that becomes evictable again is inserted where its last use puts it.
 
-They are linked through the nodes on purpose, as in the engines that this bench tests: a node that
-keeps its pointers after it was unlinked keeps its old neighbours alive (sglang#25770), and that
-bug can only be restored where such pointers exist: in ``_remove_node``.
+The lists are linked through the nodes on purpose, as in the engines that this bench tests.  A node
+that keeps its pointers after it was unlinked keeps its old neighbours alive (sglang#25770).  That
+bug can only be injected, in ``_remove_node``, because such pointers exist.
 
-There are two classes with the same few lines, because each works on its own plain attributes:
-keeping attribute names in strings tripled the cost of a touch.  LRUList has what needs no pointers.
+Two classes repeat the same few lines, because each works on attributes of its own: access by
+attribute name tripled the cost of a touch.  LRUList has the code that needs no pointers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LRUList(ABC):
 
     @abstractmethod
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the members on a path, given from the top, to the young end, the last one last.
+        """Move the members on a path, given from the top, to the young end, the lowest youngest.
 
         A node whose KV is held is skipped: its time of last use determines its position when it
         is released.
@@ -76,8 +76,8 @@ class LRUList(ABC):
     def _remove_node(self, node: TreeNode) -> None: ...
 
     def __init__(self) -> None:
-        # Membership is separate from the pointers, so that a list with faulty unlinking
-        # still rejects a node twice.
+        # Membership is separate from the pointers, so that even with faulty unlinking, the list
+        # refuses a node that it already has.
         self._members: set[int] = set()
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class FullLRUList(LRUList):
         node.full_next.full_prev = node.full_prev
         time = node.last_access_time
         young, old = self.head.full_next, self.tail.full_prev
-        # From both ends at once; the times of head and tail terminate the search.
+        # Search from both ends at once; the times of head and tail terminate the search.
         while young.last_access_time > time and old.last_access_time < time:
             young, old = young.full_next, old.full_prev
         older = young if young.last_access_time < time else old.full_next
@@ -215,8 +215,9 @@ class MambaLRUList(LRUList):
     """Every node with a state; those without a lock on their state may be evicted.
 
     Tombstones are not members.  A locked state keeps its position until an eviction meets it at
-    the old end, and only then moves to the ring: a parent's state is evicted while a request holds
-    its child's, and since the two are neighbours then, the cycle of sglang#25770 can form.
+    the old end, and only then moves to the ring.  A parent's state can thus be evicted while a
+    request locks its child's; since the two are neighbours at that time, the cycle of sglang#25770
+    can form.
     """
 
     name = "mamba"
@@ -274,7 +275,7 @@ class MambaLRUList(LRUList):
         node.mamba_next.mamba_prev = node.mamba_prev
         time = node.state_access_time
         young, old = self.head.mamba_next, self.tail.mamba_prev
-        # From both ends at once; the times of head and tail terminate the search.
+        # Search from both ends at once; the times of head and tail terminate the search.
         while young.state_access_time > time and old.state_access_time < time:
             young, old = young.mamba_next, old.mamba_prev
         older = young if young.state_access_time < time else old.mamba_next

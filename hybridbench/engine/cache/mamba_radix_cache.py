@@ -1,18 +1,19 @@
-"""The prefix tree of hybrid models: KV shared by the token, recurrent states at nodes.
+"""The prefix tree of hybrid models: KV is shared per token, recurrent states per node.
 
 A state cannot be cut in two, so KV and states are evicted independently: a node may lose its state
 and keep its KV (a tombstone), and a match ends at the deepest node that has a state.
 
-The strategy determines the source of the states.  Without extra buffers a request's own slot moves
-into the tree when it ends, or a copy of it between two chunks, after any token; hence pages
-of one token.  With them a request provides copies that steps have saved at aligned lengths: the
-tree takes the slot of the last one, the KV up to there, and nothing beyond.  Then pages can have
-any size, and the tree never holds a request's own state.
+The scheduler's strategy determines the source of the states.  Without extra buffers, a request's
+own slot moves into the tree when it ends, or a copy of it between two chunks.  Such a state can
+follow any token, so pages must have one token.  With extra buffers, a request provides copies that
+steps have saved at aligned lengths: the tree takes the slot of the last copy, the KV up to its
+length, and nothing beyond.  Pages can then have any size, and a request's own state never enters
+the tree.
 
-Evicting KV takes the oldest unlocked leaf with its state.  Evicting a state takes the oldest
-unlocked state anywhere: an inner node stays as a tombstone, a leaf is evicted as a whole.
-The LRU lists alone determine which is the oldest.  After a leaf, tombstones above it without
-children are evicted too, since nothing can hit them.
+Evicting KV removes the oldest unlocked leaf with its state.  Evicting a state frees the oldest
+unlocked state anywhere: an inner node stays as a tombstone, a leaf is evicted as a whole.  Only the
+LRU lists determine which is the oldest.  With a leaf, the tombstones above it that are left
+without children are evicted, since nothing can hit them.
 
 Source: SGLang's MambaRadixCache, whose behaviour this follows.
 """
@@ -47,11 +48,11 @@ from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 
 
 class MambaRadixCache(PrefixTree):
-    """Match with copy-on-write of the state, insert, locks, eviction, transfer from requests.
+    """A prefix tree with KV at every node, and states at some, which a hit copies for its request.
 
     Attributes:
         full_lru_list: all nodes but the root; mamba_lru_list: those with a state.
-        mamba_evictable_size_, mamba_protected_size_: states without and with a lock.
+        mamba_evictable_size_, mamba_protected_size_: number of states without and with a lock.
     """
 
     def __init__(self, params: CacheInitParams) -> None:
@@ -157,9 +158,9 @@ class MambaRadixCache(PrefixTree):
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
         """Give the tree a state, and move the request's lock to the longer prefix.
 
-        Without extra buffers the state is a copy of the request's, after everything computed; with
-        them it is the last one saved, and the request keeps the KV beyond.  Without a free slot
-        for the copy, or to replace the one given away, nothing is cached.
+        Without extra buffers, the state is a copy of the request's own, after all tokens computed;
+        with them, it is the last saved copy, and the request keeps the KV beyond its length.  If
+        there is no free slot for the copy, or to replace the saved one, nothing is cached.
         """
         value = self._row_indices(req, req.kv.kv_committed_len)
         req.kv.prefix_indices = value
@@ -270,7 +271,7 @@ class MambaRadixCache(PrefixTree):
         if copy is None:
             return False
         assert req.kv.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
-        # First: once the tree has the slot, a host tier may start reading it.
+        # Copy first: once the tree has the slot, a host tier may start reading it.
         self.mamba_pool.copy_from(req.kv.mamba_pool_idx, copy)
         params.mamba_value = copy
         params.prev_prefix_len = req.kv.cache_protected_len
@@ -306,7 +307,7 @@ class MambaRadixCache(PrefixTree):
         return taken
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """Walk, then make the reusable nodes the youngest of all."""
+        """Match up to the deepest state, and make the matched nodes the youngest of all."""
         path, matched, _ = self._walk(key.page_aligned(self.page_size))
         reusable = len(path)
         while reusable and path[reusable - 1].mamba_value is None:
@@ -379,7 +380,7 @@ class MambaRadixCache(PrefixTree):
         return node
 
     def _give_state(self, node: TreeNode, slot: int, giver: Owner) -> None:
-        """Give a state to a new leaf or a tombstone, whose path was touched just now."""
+        """Give a state to a new leaf or a tombstone; its path has just been touched."""
         self.mamba_allocator.transfer([slot], giver, TREE)
         node.mamba_value = slot
         node.state_access_time = node.last_access_time
@@ -426,7 +427,7 @@ class MambaRadixCache(PrefixTree):
     # Eviction, and its order.
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Leaves without a lock, oldest first; evict each before asking for the next.
+        """Yield unlocked leaves, oldest first; evict each before taking the next.
 
         Finding one takes the same time however many there are.
         """
@@ -459,11 +460,11 @@ class MambaRadixCache(PrefixTree):
         return not node.children
 
     def _is_wanted(self, node: TreeNode) -> bool:
-        """Whether a request can hit this leaf, or something below it."""
+        """Whether a request can hit this leaf, or a node below it."""
         return node.mamba_value is not None
 
     def _evict_internal_state(self, node: TreeNode) -> None:
-        """Make a tombstone: free the state, keep the KV for the longer prefixes."""
+        """Turn a node into a tombstone: free its state, keep its KV for longer prefixes."""
         self.events.evict_internal_state += 1
         self.events.tombstones += 1
         self._free_state(node)
@@ -513,7 +514,7 @@ class MambaRadixCache(PrefixTree):
         if not path:
             return
         self._stamp_path(path)
-        # The nodes above the last have children.
+        # Only the last node can be evictable: those above it have children.
         self.full_lru_list.reset_path_mru(path[-1:])
         self._refresh_states(path)
 
@@ -528,7 +529,7 @@ class MambaRadixCache(PrefixTree):
         self.mamba_lru_list.reset_path_mru(path)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Count the upper half, a tombstone, and keep the lower half the younger of the two."""
+        """Count the upper half as a tombstone, and make the lower half the younger one."""
         self.events.tombstones += 1
         self.full_lru_list.insert_mru(upper)
         self.full_lru_list.hold(upper)
@@ -547,10 +548,10 @@ class MambaRadixCache(PrefixTree):
 
 
 def hybrid_rows(params: CacheInitParams) -> HybridReqToTokenPool:
-    """The rows for a tree that keeps states.
+    """Return the rows for a tree that keeps states, after checking the parameters.
 
     Raises:
-        TypeError: rows without states.
+        TypeError: the rows have no states.
         ValueError: pages, track buffers and chunk size are inconsistent.
     """
     rows, page_size = params.req_to_token_pool, params.page_size

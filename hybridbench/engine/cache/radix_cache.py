@@ -33,7 +33,7 @@ from hybridbench.engine.memory.req_to_token import ReqToTokenPool
 
 
 class RadixCache(PrefixTree):
-    """Match, insert, locks, and eviction by any of SGLang's policies."""
+    """A prefix tree of KV alone, which evicts by any of SGLang's policies."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
@@ -49,7 +49,7 @@ class RadixCache(PrefixTree):
         enable_kv_cache_events: bool = False,
         eviction_policy: str = "lru",
     ) -> RadixCache:
-        """A tree without pools; without an allocator, KV indices are just numbers."""
+        """Build a tree without pools; without an allocator, KV indices are just numbers."""
         return cls(
             CacheInitParams(
                 req_to_token_pool=ReqToTokenPool(size=1, max_context_len=1),
@@ -113,8 +113,9 @@ class RadixCache(PrefixTree):
         return EvictResult(tokens)
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Leaves without a lock, next victim first; evict each before asking for the next.  Finding
-        one takes the same time however many there are.
+        """Yield unlocked leaves, next victim first; evict each before taking the next.
+
+        Finding one takes the same time however many there are.
         """
         while (leaf := self._evictable_leaves.first()) is not None:
             yield leaf
@@ -179,7 +180,7 @@ class RadixCache(PrefixTree):
         self._stamp_path(path)
         priority, hits = params.priority, 0 if params.chunked else 1
         for node in path:
-            if node.priority < priority:  # noqa: PLR1730 - a call of max() for every node
+            if node.priority < priority:  # noqa: PLR1730 - avoids a call of max() per node
                 node.priority = priority
             node.hit_count += hits
         self._evictable_leaves.touch(path[-1])
@@ -209,7 +210,7 @@ class RadixCache(PrefixTree):
         self._note_leaf(self._unlink_from_parent(leaf))
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Keep the age: the upper half has a child and is no leaf, the lower keeps its place."""
+        """Copy the creation time; the upper half is no leaf, the lower half keeps its place."""
         upper.creation_time = lower.creation_time
 
     def _value_of(self, params: InsertParams) -> IntArray:

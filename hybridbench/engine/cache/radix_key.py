@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 TOKEN_BYTES = 8  # one token id is a 64-bit integer in the machine's byte order
 
 TokenIds = Sequence[int] | NDArray[np.int64] | NDArray[np.int32]
-# The key of a child in its parent: the bytes of the child's first page; below the root, with
-# the namespace.  A namespace applies to a whole path, so deeper nodes need not repeat it.
+# The key of a child in its parent's table: the bytes of the child's first page and, for children of
+# the root, the namespace.  A namespace applies to a whole path, so deeper nodes need not repeat it.
 ChildKey = bytes | tuple[str, bytes]
 
 
@@ -36,7 +36,7 @@ class RadixKey:
         self.extra_key = extra_key
 
     def namespace(self) -> bytes:
-        """``extra_key`` as bytes to hash, whatever characters a client put into it."""
+        """``extra_key`` as bytes to hash; any characters from a client are accepted."""
         return (self.extra_key or "").encode("utf-8", "surrogatepass")
 
     @classmethod
@@ -108,7 +108,7 @@ class RadixKey:
 
 
 def common_tokens(raw: bytes, offset: int, other: bytes, page_size: int) -> int:
-    """Tokens that ``raw`` from byte ``offset`` on has in common with ``other``, in whole pages."""
+    """Number of tokens, in whole pages, in the common prefix of ``raw[offset:]`` and ``other``."""
     count = min(len(raw) - offset, len(other)) // TOKEN_BYTES
     left = np.frombuffer(raw, dtype=np.int64, count=count, offset=offset)
     right = np.frombuffer(other, dtype=np.int64, count=count)

@@ -1,10 +1,10 @@
-"""A host tier with storage behind it: host contents are written there, and prefetched from there.
+"""A host tier with storage behind it, to which it writes nodes, and from which it prefetches them.
 
-A node written to the host is written to storage, too; a reference protects its host slots until
-that is done.  A new request that finds less in the tree than it asks for starts a prefetch of the
-rest into host slots, and is not admitted before the prefetch ends, or may end.  The result is
-inserted into the tree below what was found there, the *anchor*, which a reference protects until
-then; from there it is loaded like everything that only the host has.
+A node written to the host is then written to storage; a reference protects its host slots until
+that is done.  A new request that finds only part of its prompt in the tree starts a prefetch of the
+rest into host slots, and is not admitted before the prefetch has ended, or may be ended.  The
+result is inserted into the tree below the *anchor*, the node at which the match ended; a reference
+protects the anchor until then.  From there it is loaded like all other KV that only the host has.
 
 Source: SGLang's HiRadixCache with a storage backend.
 """
@@ -33,13 +33,13 @@ from hybridbench.engine.memory.storage_controller import PrefetchOperation, Stor
 from hybridbench.foundation.engine_config import HiCacheWritePolicy, PrefetchPolicy
 
 _HASH_BYTES = 16
-# Prefetches hold at most this share of the host pool: what they fetch has to stay for a while.
+# Prefetches hold at most this share of the host pool, so that prefetched KV stays for a while.
 _PREFETCH_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class StorageRules:
-    """When prefetches may end, and by which clock."""
+    """When prefetches may be ended, and the clock that is used."""
 
     prefetch_policy: PrefetchPolicy
     prefetch_timeout_s: float
@@ -61,7 +61,7 @@ class StorageTier(HostTier):
 
     Attributes:
         storage_controller: reads and writes; None without storage.
-        ongoing_prefetch: prefetches by their request's ``arrival``: its id may be another's by now.
+        ongoing_prefetch: prefetches by their request's ``arrival``, since its id may be reused.
         ongoing_backup: the runs being written, by the number of the write.
     """
 
@@ -123,10 +123,10 @@ class StorageTier(HostTier):
         self.ongoing_backup[number] = Run(node, len(node.key))
 
     def prefetch_from_storage(self, arrival: int, key: RadixKey) -> None:
-        """Start fetching what the storage has of ``key`` and the tree does not.
+        """Start fetching from the storage what the tree lacks of ``key``.
 
-        Does nothing below the threshold, behind a node that the host does not have, or without
-        room on the host.
+        Do nothing if that is less than the threshold, if the host does not have the node above it,
+        or if there is no room on the host.
         """
         controller = self.storage_controller
         key = key.page_aligned(self.page_size)
@@ -139,7 +139,7 @@ class StorageTier(HostTier):
         if missing < controller.prefetch_threshold or not on_host:
             return
         covered = Run(anchor, len(anchor.key))
-        # First: evictions from the host to make room must not remove the anchor.
+        # Protect first: evictions from the host to make room must not remove the anchor.
         self._protect_host(last_nodes(covered))
         host_indices = self._alloc_for_prefetch(controller, missing)
         if host_indices is None:
@@ -152,7 +152,7 @@ class StorageTier(HostTier):
         self.events.storage_prefetches += 1
 
     def check_prefetch_progress(self, arrival: int) -> bool:
-        """Whether a request's prefetch is over, or may be and has now been ended."""
+        """Whether a request's prefetch is over; this ends it if that is allowed."""
         prefetch = self.ongoing_prefetch.get(arrival)
         if prefetch is None:
             return True
@@ -203,7 +203,7 @@ class StorageTier(HostTier):
         self._release_host(last_nodes(prefetch.anchor))
 
     def _take_prefetched(self, prefetch: Prefetch, tokens: int) -> None:
-        """Insert what the tree lacks of the first ``tokens`` fetched, and free the rest."""
+        """Insert what the tree lacks of the first ``tokens`` fetched; free duplicates."""
         host = self.cache_controller.mem_pool_host
         host_indices = prefetch.operation.host_indices[:tokens]
         path, length, _ = self._walk(prefetch.key[: prefetch.start + tokens])

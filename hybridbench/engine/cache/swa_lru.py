@@ -11,8 +11,9 @@ from hybridbench.engine.cache.tree_node import TreeNode
 class SWALRUList:
     """Every node with KV in the window pool, the youngest at the head; no tombstones.
 
-    Locked nodes keep their place, and an eviction walks past them: they are few, since a request
-    locks one window.  Linked through the nodes for the same reason as the lists of ``lru.py``.
+    Locked nodes keep their place, and an eviction skips them; they are few, since a request locks
+    only one window.  The list is linked through the nodes for the same reason as those of
+    ``lru.py``.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class SWALRUList:
         self._remove_node(node)
 
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the members on a path, given from the top, to the young end, the last one last."""
+        """Move the members on a path, given from the top, to the young end, the lowest youngest."""
         for node in path:
             if not node.swa_tombstone:
                 node.swa_prev.swa_next = node.swa_next
@@ -87,7 +88,7 @@ class SWALRUList:
             older = node
 
     def _age(self, node: TreeNode) -> int:
-        """The key of the list's order."""
+        """The access time by which the list is ordered."""
         return node.last_access_time
 
     def _add_node(self, node: TreeNode) -> None:

@@ -1,7 +1,7 @@
 """The prefix tree of models with sliding windows: KV in two pools, evicted independently.
 
-``swa_window.py`` keeps the nodes' parts in the window pool.  A leaf without locks is never a
-tombstone here, since nothing could hit it: it is evicted with its last child, or the last lock.
+``swa_window.py`` manages the nodes' parts in the window pool.  An unlocked leaf is never a
+tombstone here: since nothing could hit it, it is evicted with its last child or last lock.
 
 Source: SGLang's SWARadixCache.
 """
@@ -35,7 +35,7 @@ from hybridbench.engine.memory.owners import REQ, TREE
 
 
 class SWARadixCache(PrefixTree):
-    """Match within windows, insert, locks with receipts, eviction from either pool.
+    """A prefix tree with KV in two pools, which are evicted independently.
 
     Attributes:
         full_lru_list: all nodes but the root; swa_lru_list: those that are not tombstones.
@@ -74,7 +74,7 @@ class SWARadixCache(PrefixTree):
         """Insert the whole pages of a prefix; the rest stays the caller's.
 
         The window pool has the part of ``value`` from ``swa_evicted_seqlen`` on.  Where the tree
-        has a tombstone and the caller a window part, the tree takes that.
+        has a tombstone and the caller has a window part, the tree takes over that part.
 
         Raises:
             ValueError: fewer KV indices than tokens.
@@ -253,12 +253,12 @@ class SWARadixCache(PrefixTree):
         """Make a path the youngest in both lists, each child younger than its parent."""
         if path:
             self._stamp_path(path)
-            # The nodes above the last have children.
+            # Only the last node can be evictable: those above it have children.
             self.full_lru_list.reset_path_mru(path[-1:])
             self.swa_lru_list.reset_path_mru(path)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Give both halves the node's window part and locks; the lower one is the younger."""
+        """Divide the window part, copy the locks, and make the lower half the younger one."""
         lower.last_access_time = self._tick()
         self.full_lru_list.insert_mru(upper)
         self.full_lru_list.hold(upper)

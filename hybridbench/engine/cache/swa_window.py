@@ -1,15 +1,15 @@
 """The part of a prefix tree in the window pool: eviction order, locks and tombstones.
 
-Layers with a window read no further back than that, so a node's KV in the window pool may be
-evicted while longer prefixes still share its KV in the full pool: then the node is a tombstone.  A
-prefix is reusable up to a node if the window pool has a whole window before its end, or everything
-from the root on.
+Sliding layers read only one window back, so a node's KV in the window pool may be evicted while
+longer prefixes still share its KV in the full pool; the node is then a tombstone.  A prefix is
+reusable up to a node if the window pool has a whole window before its end, or everything from the
+root on.
 
-A request locks the full KV of its whole prefix, and the KV of one window in the window pool; the
-receipt records how far the latter reaches.
+A request locks its whole prefix in the full pool, and one window in the window pool; the receipt
+records how far the latter lock reaches.
 
-Source: SGLang's SWARadixCache.  It replaces a tombstone's KV by that of a request that
-has computed it again; here only the window part moves, since others may be reading the full KV.
+Source: SGLang's SWARadixCache.  It replaces a tombstone's KV with that of a request that has
+recomputed it.  Here, only the window part moves, since other requests may be reading the full KV.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TreeWindow:
         self._allocator = allocator
         self._events = events
         self._list_class = list_class
-        # Tokens of the prefix in the window pool that the token after it reads.
+        # How many tokens of a prefix the next token reads in the window pool.
         self._before = params.sliding_window_size - 1
         self.start()
 
@@ -90,9 +90,7 @@ class TreeWindow:
         return reusable
 
     def read_of(self, path: Sequence[TreeNode]) -> Sequence[TreeNode]:
-        """The nodes of one window up to the end of a path, which the tokens after it read; always
-        includes the last one.
-        """
+        """The nodes of the last window of a path, which the next token reads; at least one node."""
         start, left = len(path), max(1, self._before)
         while start and left > 0:
             start -= 1
@@ -108,7 +106,8 @@ class TreeWindow:
     ) -> list[TreeNode]:
         """Give tombstones on ``path`` the window part of ``value``; return the path, after splits.
 
-        They are the oldest until the path is touched, so parts that are not read are evicted first.
+        Until the path is touched, they are the oldest nodes, so parts that no request reads are
+        evicted first.
         """
         inside_from = _inside_from(params)
         whole: list[TreeNode] = []
@@ -119,7 +118,7 @@ class TreeWindow:
                 if start < inside_from:
                     whole.append(split(node, inside_from - start))
                     start = inside_from
-                # An evicted node will get that KV as a whole, with its window part.
+                # An evicted node takes over that KV as a whole, later, with its window part.
                 if not node.evicted:
                     self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
                 node.swa_tombstone = False
@@ -140,7 +139,7 @@ class TreeWindow:
             self.become_tombstone(node)
 
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Give both halves the node's window part and locks; the lower one is the younger."""
+        """Divide the window part, copy the locks, and make the lower half the younger one."""
         upper.swa_tombstone, upper.swa_lock_ref = lower.swa_tombstone, lower.swa_lock_ref
         if not upper.swa_tombstone:
             self.lru_list.insert_mru(upper)
@@ -158,24 +157,24 @@ class TreeWindow:
         node.swa_tombstone = True
 
     def attach(self, node: TreeNode, swa_indices: IntArray) -> None:
-        """Give a tombstone the tree's window-pool locations; it becomes the youngest node."""
+        """Give a tombstone window-pool locations of the tree; it becomes the youngest node."""
         self._allocator.attach_swa(node.value, swa_indices)
         node.swa_tombstone = False
         self._enter(node)
 
     def leave(self, node: TreeNode) -> None:
-        """Remove a node that is evicted or loses its window part."""
+        """Remove from the list a node that is evicted or loses its window part."""
         self.lru_list.remove_node(node)
         self.evictable_size -= len(node.value)
 
     def lock(self, node: TreeNode) -> int:
-        """Lock the nodes of one window up to the end of ``node``; return their tokens."""
+        """Lock the nodes of one window up to the end of ``node``; return the tokens locked."""
         locked, tombstone = self._lock_up(node, self._before)
         assert tombstone is None, f"{node} cannot be gone on from: {tombstone}"
         return locked
 
     def lock_present(self, node: TreeNode) -> int:
-        """The same up to the first tombstone, including ``node`` unless it is one."""
+        """The same, but stop at a tombstone; ``node`` is always locked unless it is one."""
         return self._lock_up(node, max(1, self._before))[0]
 
     def unlock(self, node: TreeNode, locked: int) -> None:
@@ -212,7 +211,7 @@ class TreeWindow:
             )
 
     def _lock_up(self, node: TreeNode, wanted: int) -> tuple[int, TreeNode | None]:
-        """Lock upwards; return the tokens locked, and the tombstone that ended it, if any."""
+        """Lock from ``node`` upwards; return the tokens locked, and the tombstone met, if any."""
         locked = 0
         above = node.parent
         while locked < wanted and above is not None:

@@ -114,7 +114,7 @@ class PrefixTree(BasePrefixCache):
                 )
             )
             kept = max(kept, inserted.total_len)
-        # Starts on a page border: the tree never owned the partly filled last page.
+        # The range starts on a page border: the tree never owned the partly filled last page.
         self._free_row_from(req, kept)
         self._give_lock_back(req)
 
@@ -214,8 +214,8 @@ class PrefixTree(BasePrefixCache):
     def _sign(self, node: TreeNode, writers: Writers) -> None:
         """Record the writers of ``node``, which is new or has a new state.
 
-        They include those of the KV that the tree had above it and in it, although the first of
-        ``writers`` may have recomputed that KV: its copy was freed as a duplicate.
+        They include the writers of the KV that the tree already had in and above the node.  The
+        first of ``writers`` may have recomputed that KV, but its copy was freed as a duplicate.
         """
         above = _parent_of(node).writers
         if node.writers or above[: MOST_WRITERS - 1] != writers[1:]:
@@ -223,7 +223,7 @@ class PrefixTree(BasePrefixCache):
         node.writers = writers
 
     def _unlink_from_parent(self, node: TreeNode) -> TreeNode:
-        """Remove a node from the tree; return its parent, to which it keeps its reference."""
+        """Remove a node from the tree; return its parent, which the node still references."""
         parent = _parent_of(node)
         del parent.children[self._child_key(parent, node.key)]
         self._node_count -= 1
@@ -254,7 +254,7 @@ class PrefixTree(BasePrefixCache):
         self._clock = clock
 
     def _dismantle_nodes(self) -> None:
-        """Cut parents from children, so that dropped nodes are freed without the collector."""
+        """Cut parents from children, so that nodes are freed without the garbage collector."""
         for node in [self.root_node, *self.iter_nodes()]:
             node.children = {}
             node.parent = None

@@ -14,7 +14,7 @@ NO_KEY = RadixKey([])
 
 
 class TreeNode:
-    """A node; it is freed by reference count when evicted, and nothing may keep it alive.
+    """A node; when it is evicted, nothing may keep it alive: reference counting must free it.
 
     A node in the tree is referenced by its parent, its children and its neighbours in its
     lists.  Eviction removes all of these references, but leaves ``parent``, ``key`` and ``value``
@@ -28,7 +28,7 @@ class TreeNode:
         mamba_value: state slot after the last token of the key, held by TREE; None in a
             tombstone, whose KV can still be shared by longer prefixes.
         full_lock_ref: requests that read this node's KV; counted on the whole path to the root.
-        mamba_lock_ref: those among them that locked this very node while it had a state.
+        mamba_lock_ref: those among them that locked this node itself while it had a state.
         last_access_time: a count of accesses, not seconds; unique, and larger is younger.
         state_access_time: the same count at the last use of the state.
         swa_access_time: the count of a unified tree's window list at the last use of the window.
@@ -50,8 +50,8 @@ class TreeNode:
         swa_host_value: its slots in the host's window pool, held by TREE; only with host_value.
         swa_host_ref_counter: loads that read those slots.
         full_prev, full_next, mamba_prev, mamba_next, swa_prev, swa_next: neighbours in the LRU
-            lists, towards the young and the old end, or in the rings beside them; None if it is not
-            in the list.
+            lists, towards the young and the old end, or in their rings; None if the node is not in
+            the list.
     """
 
     # __weakref__ so that tests and tools can watch a node being freed without keeping it alive.

@@ -3,7 +3,7 @@
 KV is the base of every unified tree and not a component: a node lives as long as it has
 KV.  Anything else that a node may have, and may lose before its KV, is a component.
 
-Source: the TreeComponent of SGLang's UnifiedRadixCache, whose method names are used.
+Source, also of the method names: TreeComponent of SGLang's UnifiedRadixCache.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Evicted:
 
 @dataclass(slots=True)
 class CachingReq:
-    """A request that hands over what it has computed.
+    """A request that hands over what it has computed to the tree.
 
     Attributes:
         params: what will be inserted; None if the tree gets nothing.
         finished: the request ends, and keeps nothing.
-        spare_slot: replaces or copies the state that the tree gets; allocated before the insert,
-            so that nothing can fail after it.
+        spare_slot: a slot for a copy of its state, or to replace a saved state that the tree gets;
+            allocated before the insert, so that nothing can fail after it.
     """
 
     req: CacheableReq
@@ -56,7 +56,7 @@ class CachingReq:
 class TreeComponent(ABC):
     """A value, a lock count and a place in an LRU list for each node.
 
-    Methods do nothing unless overridden.
+    Methods that are not abstract do nothing by default.
 
     Attributes:
         name: name of its pool.
@@ -68,11 +68,11 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def evictable_size(self) -> int:
-        """Amount of the component's pool that unlocked values take."""
+        """Amount of the component's pool that unlocked values occupy."""
 
     @abstractmethod
     def protected_size(self) -> int:
-        """Amount of the component's pool that locked values take."""
+        """Amount of the component's pool that locked values occupy."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -80,7 +80,7 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def has_value(self, node: TreeNode) -> bool:
-        """Whether the node is not a tombstone."""
+        """Whether the node has a value, and is thus not a tombstone."""
 
     @abstractmethod
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
@@ -94,7 +94,7 @@ class TreeComponent(ABC):
     def finalize_match_result(
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
     ) -> bool:
-        """Give a request that hit ``node`` its part; False, which cancels the hit, if it cannot."""
+        """Give a request that hit ``node`` its part; False if that fails, which cancels the hit."""
         del tree, req, node
         return True
 
@@ -125,7 +125,7 @@ class TreeComponent(ABC):
         return path
 
     def leaf_cut(self, prefix_len: int, params: InsertParams) -> int:
-        """Where new tokens from ``prefix_len`` on must be split in two nodes; there if nowhere."""
+        """Where to split new tokens from ``prefix_len`` on; ``prefix_len`` if nowhere."""
         del params
         return prefix_len
 
@@ -134,7 +134,7 @@ class TreeComponent(ABC):
         del node, end, params
 
     def commit_insert_component_data(self, node: TreeNode, params: InsertParams) -> bool:
-        """Take over the value in ``params`` for the node at the key's end; whether it was taken."""
+        """Take the value in ``params`` for the node at the key's end; False if it is not taken."""
         del node, params
         return False
 
@@ -143,20 +143,20 @@ class TreeComponent(ABC):
         """Lock a node's value, if it has one; return ``lock`` with this part of the receipt."""
 
     def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
-        """The same for a copy of this value, or of one below; the value may be missing."""
+        """Lock for a transfer of this value, or of one below; the value may be missing."""
         return self.acquire_component_lock(node, lock)
 
     @abstractmethod
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
-        """Undo one ``acquire_component_lock``; without its receipt, one that locked something."""
+        """Undo one ``acquire_component_lock``; without its receipt, release a lock if any."""
 
     @abstractmethod
     def drive_eviction(self, params: EvictParams, evicted: Evicted) -> Iterator[TreeNode]:
-        """Victims, oldest first, until enough is free; evict each before asking for the next."""
+        """Yield victims, oldest first, until enough is free; evict each before taking the next."""
 
     @abstractmethod
     def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
-        """Free the value, if any, of a leaf that is evicted."""
+        """Free the value, if any, of a leaf that is being evicted."""
 
     @abstractmethod
     def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
@@ -164,9 +164,9 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def take_loaded(self, node: TreeNode, slots: IntArray, time: int) -> None:
-        """Make ``slots`` of the tree the value of a node that had none.
+        """Make ``slots``, which the tree owns, the value of a node that had none.
 
-        It becomes the youngest of its list, at ``time``.
+        The node becomes the youngest of its list, as of ``time``.
         """
 
     @abstractmethod

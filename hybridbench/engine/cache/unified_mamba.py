@@ -34,7 +34,7 @@ from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
 
 class UnifiedMambaLRUList(MambaLRUList):
-    """A list with its own unlinking, as upstream: a defect can affect either list alone."""
+    """A list with its own ``_remove_node``, as upstream, so that a defect can affect it alone."""
 
     def _remove_node(self, node: TreeNode) -> None:
         node.mamba_prev.mamba_next = node.mamba_next
@@ -99,14 +99,14 @@ class MambaComponent(TreeComponent):
         return True
 
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """Refresh only the state after a path, which is read; the others age."""
+        """Refresh only the state at the end of a path, which is the one that is read."""
         used = path[-1]
         if used.mamba_value is not None:
             used.state_access_time = used.last_access_time
             self.lru_list.reset_path_mru(path[-1:])
 
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Count the upper half, a tombstone: a state belongs to a node's last token."""
+        """Count the upper half as a tombstone: a state belongs to a node's last token."""
         self._events.tombstones += 1
         self.touch([lower])
 
@@ -173,9 +173,10 @@ class MambaComponent(TreeComponent):
         return req.kv.kv_committed_len if req.kv.mamba_pool_idx is not None else 0
 
     def prepare_for_caching_req(self, tree: BasePrefixCache, caching: CachingReq) -> bool:
-        """Offer the request's own state if it ends, otherwise a copy of it or the last saved one.
+        """Offer the last saved state; without track buffers, the request's own or a copy of it.
 
-        A slot for the copy, or to replace the saved one in its track buffer, is allocated first.
+        A request that ends offers its own state.  For one that continues, a slot is allocated
+        first: for the copy, or to replace the saved state's slot in the track buffer.
         """
         req, params = caching.req, caching.params
         assert params is not None, f"request {req.rid} hands over nothing"
@@ -194,7 +195,7 @@ class MambaComponent(TreeComponent):
             params.mamba_value = req.kv.mamba_pool_idx
         else:
             assert req.kv.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
-            # First: once the tree has the slot, a host tier may start reading it.
+            # Copy first: once the tree has the slot, a host tier may start reading it.
             self._pool.copy_from(req.kv.mamba_pool_idx, caching.spare_slot)
             params.mamba_value = caching.spare_slot
         return True
@@ -223,7 +224,7 @@ class MambaComponent(TreeComponent):
             )
 
     def _give(self, node: TreeNode, slot: int, time: int) -> None:
-        """Give a node a state in a slot of the tree; it becomes the youngest."""
+        """Give a node the state in ``slot``, which the tree owns; it becomes the youngest."""
         node.mamba_value = slot
         node.state_access_time = time
         self.lru_list.insert_mru(node)
@@ -244,8 +245,9 @@ class MambaComponent(TreeComponent):
             self._rows.free_mamba_cache(req)
 
     def _use_spare(self, req: CacheableReq, spare: int, taken: bool) -> None:
-        """Put the spare slot into the track buffer in place of the one that the tree took; free it
-        if the tree took nothing.
+        """Put the spare slot into the track buffer, in place of the slot that the tree took.
+
+        Free it if the tree took nothing.  Without track buffers, the tree took the spare slot.
         """
         if not taken:
             self._allocator.free([spare], TRACK if self._tracked else REQ)

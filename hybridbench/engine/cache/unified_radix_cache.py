@@ -1,19 +1,21 @@
-"""One prefix tree for every model: KV at every node, and any number of components besides.
+"""One prefix tree for every model: KV at every node, plus any number of components.
 
-A model with full attention in all layers has no components, and the tree equals RadixCache.
-Recurrent layers add ``MambaComponent``, a pool for sliding windows ``SWAComponent``; then the tree
-behaves as MambaRadixCache and SWARadixCache do, with two exceptions.  A tombstone that lost its
-last child stays until its own KV is evicted.  It is then in no LRU list of its component but still
-in the tree, so a stale reference to a removed neighbour is reachable, and no collector can free
-that (sglang#25770).  And a hit refreshes what a request reads: all KV of its path, but only the
-last state and one window.  Window parts that a request restores before that one are the first to be
-evicted.
+For a model with full attention in all layers there are no components, and the tree behaves like
+RadixCache.  Recurrent layers add ``MambaComponent``, a pool for sliding windows adds
+``SWAComponent``; the tree then behaves like MambaRadixCache or SWARadixCache, with two exceptions:
 
-A match ends where every component has what it needs.  Evicting KV takes a leaf with all its
-components; evicting another component takes a leaf as well, but from an inner node only that value.
+* A tombstone that lost its last child stays until its own KV is evicted.  It is then in no LRU list
+  of its component, but still in the tree.  If it keeps a stale reference to a removed neighbour,
+  that neighbour stays reachable, and the garbage collector cannot free it (sglang#25770).
+* A hit refreshes only what the request reads: all KV of its path, but only the last state and one
+  window.  Window parts that a request restores before that window are the first to be evicted.
 
-Source: SGLang's UnifiedRadixCache as of 0.5.12, and as of 0.5.23 for what a hit refreshes; that
-embeds streaming sessions, which here wrap this tree like any other.
+A match ends where every component has what it needs.  Evicting KV removes a leaf with all its
+components.  Evicting a component does the same to a leaf, but frees only that value of an inner
+node.
+
+Source: SGLang's UnifiedRadixCache as of 0.5.12, and as of 0.5.23 for what a hit refreshes.  That
+class includes streaming sessions; here, they wrap this tree like any other.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class MatchEnd(Protocol):
 
 
 class UnifiedRadixCache(PrefixTree):
-    """Match, insert, locks, eviction and transfer from requests, for all components at once.
+    """A prefix tree that matches, inserts, locks and evicts for all its components at once.
 
     Attributes:
         components: those required by rows and allocator, in the order in which they are called.
@@ -151,7 +153,7 @@ class UnifiedRadixCache(PrefixTree):
             path = component.update_on_insert_overlap(path, value, params, self._split_node)
         # As in the dedicated trees: with components, a split makes both halves younger.
         below = [split_off] if split_off is not None and self.components else []
-        # Before the touch: the queue of leaves files a node under what its policy sees then.
+        # Before the touch, at which the queue of leaves computes the nodes' priorities.
         self._note_use(path, params)
         self._touch_path(path)
         self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
@@ -217,7 +219,7 @@ class UnifiedRadixCache(PrefixTree):
         result = self._insert_prepared(caching)
         for component in self.components:
             component.cleanup_after_caching_req(caching, result)
-        # Starts on a page border: the tree never owned the partly filled last page.
+        # The range starts on a page border: the tree never owned the partly filled last page.
         self._free_row_from(req, max(length, req.kv.cache_protected_len))
         self._give_lock_back(req)
 
@@ -276,7 +278,7 @@ class UnifiedRadixCache(PrefixTree):
         return self.insert(caching.params)
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """Walk, then make the reusable nodes the youngest of all."""
+        """Match as far as all components allow, and make the matched nodes the youngest of all."""
         path, walked_len, _ = self._walk(key.page_aligned(self.page_size))
         used = path[: common_end(path, self.components)]
         self._touch_path(used)
@@ -295,13 +297,13 @@ class UnifiedRadixCache(PrefixTree):
         if not path:
             return
         self._stamp_path(path)
-        # The nodes above the last have children.
+        # Only the last node can be evictable: those above it have children.
         self._evictable_leaves.touch(path[-1])
         for component in self.components:
             component.touch(path)
 
     def _note_use(self, path: list[TreeNode], params: InsertParams) -> None:
-        """Record what the eviction policies other than LRU depend on."""
+        """Update what eviction policies other than LRU depend on."""
         for node in path:
             node.priority = max(node.priority, params.priority)
             if not params.chunked:
@@ -374,7 +376,7 @@ class UnifiedRadixCache(PrefixTree):
             component.evict_component(leaf, evicted)
 
     def _make_tombstone(self, component: TreeComponent, node: TreeNode, evicted: Evicted) -> None:
-        """Free a component's value of a node whose KV stays for the longer prefixes."""
+        """Free a component's value of a node; its KV stays for longer prefixes."""
         component.make_tombstone(node, evicted)
 
     def _free_kv(self, evicted: Evicted) -> None:
@@ -393,9 +395,9 @@ class UnifiedRadixCache(PrefixTree):
 
 
 def common_end(path: list[TreeNode], parts: Sequence[MatchEnd]) -> int:
-    """The number of leading nodes of ``path`` that satisfy all ``parts``."""
+    """The number of leading nodes of ``path`` after which all ``parts`` allow a match to end."""
     end, before = len(path), -1
-    # A part that accepted one end may not accept a shorter one, so all are asked again.
+    # A part that accepted one end may reject a smaller one, so check all parts again.
     while end != before:
         before = end
         for part in parts:

@@ -1,8 +1,8 @@
 """The window pool's part of a unified tree: KV of sliding layers, evicted independently.
 
-As in SWARadixCache a match ends where the window pool has a whole window, and a node whose window
-part is evicted stays as a tombstone.  One that loses its last child, or its last lock, stays as
-well, as a leaf, until its KV is evicted or a request restores its window part.
+As in SWARadixCache, a match ends where the window pool has a whole window, and a node whose window
+part is evicted stays as a tombstone.  A tombstone that loses its last child, or its last lock, also
+stays, as a leaf, until its KV is evicted or a request restores its window part.
 
 Source: the SWAComponent of SGLang's UnifiedRadixCache.
 """
@@ -28,9 +28,9 @@ from hybridbench.engine.memory.indices import IntArray
 
 
 class UnifiedSWALRUList(SWALRUList):
-    """A list with its own unlinking, as upstream: a defect can affect either list alone.
+    """A list with its own ``_remove_node``, as upstream, so that a defect can affect it alone.
 
-    It is ordered by its own moves: using a node does not always use its window part.
+    It is ordered by its own count of moves, since using a node does not always use its window part.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class UnifiedSWALRUList(SWALRUList):
 
 
 class SWAComponent(TreeComponent):
-    """Tombstones, receipts of locks and evictions of the window pool."""
+    """The window parts of nodes; ``TreeWindow`` does the work."""
 
     name = "swa"
     list_ends = LIST_ENDS
@@ -85,7 +85,7 @@ class SWAComponent(TreeComponent):
         return self.window.reusable(path[:end])
 
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """Refresh only the one window of a path that is read; parts before it age."""
+        """Refresh only the last window of a path, which is the one that is read."""
         self.window.lru_list.reset_path_mru(self.window.read_of(path))
 
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
@@ -110,7 +110,7 @@ class SWAComponent(TreeComponent):
         return lock._replace(swa_locked_len=self.window.lock(node))
 
     def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
-        """Lock one window's parts up to the first gap above the node's end."""
+        """Lock the parts of one window up to the node's end, as far as the first gap."""
         return lock._replace(swa_locked_len=self.window.lock_present(node))
 
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
