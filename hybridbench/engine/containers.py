@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Final, TypeAlias
 from weakref import finalize
 
-# Shorter containers are not reported; one that is never emptied soon has more entries.
+# Shorter containers are not reported; one that is never emptied soon exceeds this length.
 _LONG: Final = 100
 _CONTAINERS: Final = list | dict | set | deque
 # Classes whose objects are not searched, nor those of their subclasses: short-lived ones, and lists
@@ -37,7 +37,7 @@ _PASSING: Final = frozenset(
     }
 )
 
-# These have one entry per free slot, page or cached block, so the size of a pool bounds them.
+# These have one entry per free slot, page or cached block, so a pool's size limits their length.
 _BOUNDED: Final = frozenset(
     {
         "HiCacheMemory._free",

@@ -155,7 +155,7 @@ class CudaGraphRunner:
         inputs = self._model.decode_inputs(batch, self._kv_pool).padded(size)
         height, cells = len(inputs.rows), inputs.rows.numel()
         end = cells + len(inputs.kv_indices)
-        # The previous step has been waited for, so nothing reads the buffer any more.
+        # The previous step has completed, so nothing reads the buffer any more.
         self._host[:end].copy_(torch.cat((inputs.rows.view(-1), inputs.kv_indices)))
         self._inputs[:end].copy_(self._host[:end], non_blocking=True)
         return DecodeInputs(self._inputs[:cells].view(height, size), self._inputs[cells:])

@@ -57,7 +57,7 @@ class Engine:
     """One model, its pools, its cache and its scheduler.
 
     Call every method from the same thread; only ``step`` runs the model.  ``submit``, ``abort`` and
-    ``disconnect`` only record what is wanted; the next step acts on it.
+    ``disconnect`` only record the call; the next step acts on it.
     """
 
     def __init__(  # noqa: PLR0913 - each replaceable part is a keyword
@@ -509,7 +509,7 @@ class Engine:
         )
 
     def _check(self, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
-        """Run the checks that the configuration demands after a step."""
+        """Run the configured checks after a step."""
         level = self.config.check_level
         if level == "off":
             return
@@ -534,7 +534,7 @@ class Engine:
             self._note_violations(found, lambda: found)
 
     def _check_sums(self, idle: bool, of_step: list[InvariantViolation]) -> None:
-        """Add the pools' sums to the checks of the step; checking the tree would be too slow."""
+        """Check the pools' sums in addition to ``of_step``; checking the tree would be too slow."""
 
         def check(*, name_missing: bool) -> list[InvariantViolation]:
             of_pools = self._violations(idle=idle, name_missing=name_missing)

@@ -63,8 +63,8 @@ class EventLoopOverlap:
 
     The scheduler plans batch k + 1 while batch k is running.  In the plan, batch k's tokens and the
     lengths of the draft chains that it verifies are still unknown; they are filled in after
-    planning, once batch k has been waited for.  On a CPU the forward pass is complete when it
-    returns, so this loop has the order of overlap without its speed-up; it still exercises
+    planning, once the results of batch k have arrived.  On a CPU the forward pass is complete when
+    it returns, so steps run in the overlapped order but without the speed-up; this still exercises
     everything that depends on the order.
     """
 

@@ -51,7 +51,7 @@ class FrontEnd:
         return list(self._states)
 
     def refuse_duplicate(self, rid: str) -> None:
-        """Raises DuplicateRequestError if ``rid`` belongs to a live request."""
+        """Raise DuplicateRequestError if ``rid`` belongs to a live request."""
         if rid in self._states:
             raise DuplicateRequestError(
                 f"request id {rid!r} belongs to a request that has not ended; "

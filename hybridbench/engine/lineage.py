@@ -42,7 +42,7 @@ class Passed:
 
 # A request's ``arrival``, and its ``Passed`` bits at the time when it handed over its results.
 Writer = tuple[int, int]
-Writers = tuple[Writer, ...]  # the nearest first
+Writers = tuple[Writer, ...]  # nearest first
 
 
 def joined(*chains: Writers) -> Writers:

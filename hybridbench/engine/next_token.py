@@ -24,7 +24,7 @@ class TokenLogprobs(NamedTuple):
     """
 
     logprob: float
-    """Of the token that was chosen."""
+    """The log-probability of the chosen token."""
     best: list[tuple[int, float]]
     """The most probable tokens, best first."""
 
@@ -35,7 +35,7 @@ class NextTokens(NamedTuple):
     ids: list[int]
     """A token for each row of the step's logits."""
     logprobs: dict[int, TokenLogprobs]
-    """By row, only for the requests that ask for them."""
+    """Logprobs by row, only for the requests that ask for them."""
 
 
 def choose_next_tokens(
@@ -68,7 +68,8 @@ def logprobs_of(
 
     Args:
         logits: [B, vocab].
-        params: of each row; ``logprobs`` is the number of most probable tokens to list.
+        params: the parameters of each row; ``logprobs`` is the number of most probable tokens to
+            list.
         chosen: the token of each row.
     """
     wanted = {row: own.logprobs for row, own in enumerate(params) if own.logprobs is not None}

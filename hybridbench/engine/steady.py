@@ -26,8 +26,8 @@ class SteadyDetector:
 
     A *new maximum* occurs when the used slots of a pool exceed the recorded maximum by more than
     ``tolerance`` of the pool's size (only then is the record updated, so slow growth adds up), or
-    when a step has more requests than any before.  A *new shape* occurs when no earlier step had
-    the same mode and, to the nearest lower power of two, as many tokens and requests.
+    when a step has more requests than any before.  A *new shape* is a mode, a number of tokens and
+    a number of requests, both rounded down to powers of two, that no earlier step had together.
 
     The engine becomes steady at the first step at which one of these holds:
 

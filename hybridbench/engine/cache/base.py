@@ -100,7 +100,7 @@ class CacheInitParams:
     the matched path, "used" only the one that is read.
     ``enable_mamba_extra_buffer`` makes a hybrid tree take states from the track buffers of
     requests; the rows must have such buffers.
-    ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
+    ``mamba_cache_chunk_size`` is the spacing of the lengths at which a prefill can save a state.
     ``sliding_window_size`` is the number of tokens that a sliding layer's query reads, including
     its own.
     """

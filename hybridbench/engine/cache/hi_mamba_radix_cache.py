@@ -66,7 +66,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         return self._host_states.protected_size()
 
     def evict_host_states(self, mamba_num: int) -> int:
-        """Evict states from the host, oldest first, and leaves whole; return how many states."""
+        """Evict states from the host, oldest first, evicting leaves whole; return their number."""
         return self.evict_host_part(self._host_states, mamba_num)
 
     def sanity_check(self) -> None:

@@ -232,7 +232,7 @@ class HostTier(PrefixTree):
         return evicted
 
     def evict_host_part(self, part: HostPart, slots: int) -> int:
-        """Free a part's slots, oldest first, and leaves whole; return the number of slots."""
+        """Free a part's slots, oldest first, evicting leaves whole; return the number of slots."""
         freed = 0
         victims = self._host_victims(part.queue)
         while freed < slots and (node := next(victims, None)) is not None:
@@ -247,18 +247,18 @@ class HostTier(PrefixTree):
 
     @abstractmethod
     def _set_device_value(self, node: TreeNode, value: IntArray) -> None:
-        """Give an evicted node, whose parent is not evicted, device slots again."""
+        """Give device slots to an evicted node whose parent is not evicted."""
 
     @abstractmethod
     def _note_host_leaf(self, node: TreeNode) -> None:
         """Update after ``node`` lost a child that only the host had."""
 
     def _set_device_part(self, part: HostPart, node: TreeNode, device_slots: IntArray) -> None:
-        """Give a node on the device its missing ``part`` again."""
+        """Give the missing ``part`` to a node on the device."""
         raise NotImplementedError(f"{type(self).__name__} has no {part.name}")
 
     def _lost_host_part(self, node: TreeNode) -> None:
-        """Update after a node lost a part on the host, but stays."""
+        """Hook, called after a node that stays in the tree has lost a part on the host."""
 
     def _lock_for_transfer(self, node: TreeNode) -> DecLockRefParams:
         """Forbid the eviction of a node, with all its parts, and of the path to it."""
@@ -628,6 +628,6 @@ def _host_value(node: TreeNode) -> IntArray:
 
 
 def _by_node(nodes: list[TreeNode], indices: IntArray) -> list[IntArray]:
-    """``indices``, one for each token of ``nodes``, divided by node."""
+    """Divide ``indices``, one for each token of ``nodes``, by node."""
     ends = np.cumsum([len(node.key) for node in nodes])
     return [indices[end - len(node.key) : end] for node, end in zip(nodes, ends, strict=True)]

@@ -6,8 +6,8 @@ ring, which no search visits, so finding the victim takes the same time however 
 member that becomes evictable again is inserted where its last use puts it.
 
 The lists are linked through the nodes on purpose, as in the engines that this bench tests.  A node
-that keeps its pointers after it was unlinked keeps its old neighbours alive (sglang#25770).  That
-bug can only be injected, in ``_remove_node``, because such pointers exist.
+that keeps its pointers after it was unlinked keeps its old neighbours alive (sglang#25770).  The
+bench injects that bug into ``_remove_node``, which is only possible with such pointers.
 
 Two classes repeat the same few lines, because each works on attributes of its own: access by
 attribute name tripled the cost of a touch.  LRUList has the code that needs no pointers.
@@ -63,7 +63,7 @@ class LRUList(ABC):
 
     @abstractmethod
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the members on a path, given from the top, to the young end, the lowest youngest.
+        """Move the members on a path (top first) to the young end; the last is then the youngest.
 
         A node whose KV is held is skipped: its time of last use determines its position when it
         is released.

@@ -12,8 +12,8 @@ the tree.
 
 Evicting KV removes the oldest unlocked leaf with its state.  Evicting a state frees the oldest
 unlocked state anywhere: an inner node stays as a tombstone, a leaf is evicted as a whole.  Only the
-LRU lists determine which is the oldest.  With a leaf, the tombstones above it that are left
-without children are evicted, since nothing can hit them.
+LRU lists determine which is the oldest.  After a leaf, the tombstones above it that are left
+without children are evicted as well, since nothing can hit them.
 
 Source: SGLang's MambaRadixCache, whose behaviour this follows.
 """
@@ -48,7 +48,9 @@ from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 
 
 class MambaRadixCache(PrefixTree):
-    """A prefix tree with KV at every node, and states at some, which a hit copies for its request.
+    """A prefix tree with KV at every node, and states at some.
+
+    A hit copies the state at its end into the request's own slot (copy-on-write).
 
     Attributes:
         full_lru_list: all nodes but the root; mamba_lru_list: those with a state.
@@ -361,7 +363,7 @@ class MambaRadixCache(PrefixTree):
         self._free_duplicates(value, start, len(value))
 
     def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
-        """Update after an insert used the nodes of ``path``."""
+        """Hook, called after an insert that used the nodes of ``path``; does nothing here."""
 
     def _add_leaf(
         self, path: list[TreeNode], key: RadixKey, value: IntArray, prefix_len: int

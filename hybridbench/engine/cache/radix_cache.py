@@ -162,7 +162,7 @@ class RadixCache(PrefixTree):
         self._free_duplicates(value, start, len(value))
 
     def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
-        """Update after an insert used the nodes of ``path``."""
+        """Hook, called after an insert that used the nodes of ``path``; does nothing here."""
 
     def _is_leaf(self, node: TreeNode) -> bool:
         """Whether evicting ``node`` removes no other KV from the device."""

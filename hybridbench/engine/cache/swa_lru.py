@@ -59,7 +59,7 @@ class SWALRUList:
         self._remove_node(node)
 
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the members on a path, given from the top, to the young end, the lowest youngest."""
+        """Move the members on a path (top first) to the young end; the last is the youngest."""
         for node in path:
             if not node.swa_tombstone:
                 node.swa_prev.swa_next = node.swa_next

@@ -157,7 +157,7 @@ class TreeWindow:
         node.swa_tombstone = True
 
     def attach(self, node: TreeNode, swa_indices: IntArray) -> None:
-        """Give a tombstone window-pool locations of the tree; it becomes the youngest node."""
+        """Give a tombstone window-pool locations that the tree owns; it becomes the youngest."""
         self._allocator.attach_swa(node.value, swa_indices)
         node.swa_tombstone = False
         self._enter(node)

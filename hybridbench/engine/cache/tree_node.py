@@ -14,11 +14,11 @@ NO_KEY = RadixKey([])
 
 
 class TreeNode:
-    """A node; when it is evicted, nothing may keep it alive: reference counting must free it.
+    """A node of a prefix tree.
 
     A node in the tree is referenced by its parent, its children and its neighbours in its
     lists.  Eviction removes all of these references, but leaves ``parent``, ``key`` and ``value``
-    unchanged.
+    unchanged.  Nothing else may keep an evicted node alive: reference counting must free it.
 
     Attributes:
         id: number of the node in its cache, never reused; 0 is the root.

@@ -100,7 +100,7 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """Make the part of a path that was just read the youngest, the lowest node last."""
+        """Make the part of a path that was just read the youngest; the lowest node is youngest."""
 
     @abstractmethod
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:

@@ -106,8 +106,8 @@ class HiCacheController:
     ) -> CacheOperation | None:
         """Start copying KV, and device slots of other pools, to the host.
 
-        None, and nothing started, if a host pool has too little room.  The caller must keep the
-        source slots allocated until the acknowledgement.
+        Return None, and start nothing, if a host pool has too little room.  The caller must keep
+        the source slots allocated until the acknowledgement.
         """
         extra = alloc_for(extra_pools, is_load=False)
         if extra is None:
@@ -123,8 +123,8 @@ class HiCacheController:
     ) -> CacheOperation | None:
         """Start copying KV, and host slots of other pools, to the device.
 
-        None, and nothing started, if a device pool has too little room.  The caller must keep the
-        source slots allocated until the acknowledgement.
+        Return None, and start nothing, if a device pool has too little room.  The caller must keep
+        the source slots allocated until the acknowledgement.
         """
         extra = alloc_for(extra_pools, is_load=True)
         if extra is None:
@@ -162,11 +162,11 @@ class HiCacheController:
                 account.free(slots, HOST)
 
     def evict_device(self, device_indices: IntArray) -> None:
-        """Free device slots of the tree."""
+        """Free device slots that the tree owns."""
         self.mem_pool_device_allocator.free(device_indices, TREE)
 
     def evict_host(self, host_indices: IntArray) -> None:
-        """Free host slots of the tree."""
+        """Free host slots that the tree owns."""
         self.mem_pool_host.free(host_indices, TREE)
 
     def ongoing(self) -> list[CacheOperation]:

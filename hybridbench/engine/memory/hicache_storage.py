@@ -37,7 +37,7 @@ class HiCacheStorage(Protocol):
 class HiCacheMemory:
     """A table in memory of up to ``pages`` pages, shaped as in ``like``; evicts in LRU order.
 
-    All memory is allocated and written at construction, as for the pools.
+    All memory is allocated and written at construction, as in the pools.
     """
 
     def __init__(self, like: MHATokenToKVPool, pages: int, page_size: int) -> None:

@@ -66,8 +66,8 @@ def as_single_index(slot: SlotInput, device: torch.device) -> int:
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.
-        TypeError: not an integer.
-        ValueError: not exactly one.
+        TypeError: the number is not an integer.
+        ValueError: there is not exactly one entry.
     """
     if isinstance(slot, int):
         return slot
@@ -81,7 +81,7 @@ def as_index_tensor(slots: SlotInput, device: torch.device) -> torch.Tensor:
     """``slots`` as a 1-D int64 tensor on ``device``, to index a pool's rows."""
     if isinstance(slots, torch.Tensor):
         return slots.to(device, torch.int64).reshape(-1)
-    # A copy: on a CPU the tensor shares the array's memory.
+    # Copy, because on a CPU the tensor would share the array's memory.
     return to_device(np.array(slots, dtype=np.int64).reshape(-1), device)
 
 

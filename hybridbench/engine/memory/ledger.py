@@ -120,7 +120,7 @@ class OwnerLedger:
             raise DoubleFreeError(f"cannot {action} {self.what} {shown(twice)}: named twice")
 
     def move(self, numbers: IntArray, giver: Owner, taker: Owner) -> None:
-        """Record that ``taker`` holds ``numbers``, unchecked."""
+        """Record that ``taker`` holds ``numbers``, without checks."""
         self._owners[numbers] = taker
         self._held[giver] -= len(numbers)
         self._held[taker] += len(numbers)

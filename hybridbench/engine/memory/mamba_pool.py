@@ -229,7 +229,7 @@ class MambaPool:
 
         Args:
             slots: the requests' slots, in the order of the batch's rows.
-            accepted_steps: for each chain, the position in it of its last accepted token, from 0.
+            accepted_steps: the position of the last accepted token in each chain, from 0.
         """
         self._keep_drafted(slots, accepted_steps, range(len(slots)))
 
@@ -241,7 +241,7 @@ class MambaPool:
         Args:
             track_indices: the slots to write.
             places: the batch rows of these requests.
-            steps_to_track: for each chain, the position in it of the token whose state to save.
+            steps_to_track: the position in each chain of the token after which to save the state.
         """
         self._keep_drafted(track_indices, steps_to_track, places)
 

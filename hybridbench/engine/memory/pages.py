@@ -22,7 +22,7 @@ def ceil_align(length: int, page_size: int) -> int:
 
 
 class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
-    """Single token positions 1 to ``size``."""
+    """Allocates single token positions 1 to ``size``."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
 
 class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
-    """Whole pages of ``page_size`` tokens: pages 1 to size // page_size.
+    """Allocates whole pages of ``page_size`` tokens: pages 1 to size // page_size.
 
     A page has one holder.  Freeing or transferring any token of a page affects the whole page.
     """
@@ -162,7 +162,7 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
 
 def without_equal_neighbours(pages: IntArray) -> IntArray:
-    """Drop adjacent duplicates, which most of the ``pages`` of consecutive tokens are."""
+    """Drop adjacent duplicates from ``pages``; consecutive tokens mostly share a page."""
     if len(pages) < 2:
         return pages
     keep = np.empty(len(pages), dtype=np.bool_)

@@ -51,7 +51,7 @@ class RowHolder(Protocol):
 
 
 class ReqToTokenPool:
-    """Rows 1 to ``size``; row 0 receives the writes of padding.
+    """A table with rows 1 to ``size``; row 0 receives the writes of padding.
 
     Attributes:
         req_to_token: int32 (size + 1, max_context_len): KV index of each position of each row.
@@ -145,7 +145,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
     Attributes:
         mamba_pool: the states themselves.
-        mamba_allocator: the ownership of the state slots.
+        mamba_allocator: allocates the state slots, and records their owners.
         req_index_to_mamba_index_mapping: int32 (size + 1): row -> state slot, 0 for none.
         mamba_ping_pong_track_buffer_size: n; 0 without the extra buffer.
         req_index_to_mamba_ping_pong_track_buffer_mapping: int32 (size + 1, n): row -> its buffer,
@@ -377,7 +377,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
             self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req)] = buffer
 
     def _free_track_buffer(self, req: RowHolder, keep_idx: int | None, owner: Owner) -> None:
-        """Free the buffer's slots except ``keep_idx``, and every reference to the buffer."""
+        """Free the buffer's slots except ``keep_idx``, and drop all references to the buffer."""
         buffer = req.kv.mamba_ping_pong_track_buffer
         if buffer is None:
             return

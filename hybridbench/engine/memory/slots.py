@@ -19,7 +19,7 @@ from hybridbench.engine.memory.sizes import checked_size
 
 
 class SlotAllocator:
-    """Slots 1 to ``size``; 0 is the dump and always belongs to RESERVED.
+    """Allocates slots 1 to ``size``; 0 is the dump and always belongs to RESERVED.
 
     Invariant: ``available_size()`` plus ``held(owner)`` of all owners but FREE equals ``size``.
 

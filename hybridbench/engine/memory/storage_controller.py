@@ -1,8 +1,8 @@
 """Copy KV between the host pool and the storage behind it, page by page, parallel to the steps.
 
 A prefetch owns the host slots that it will fill, as HOST.  Its thread counts the slots filled so
-far.  The engine's thread may end it between two pages, and then takes the filled slots.  The
-prefetch's own thread releases the others, since only that thread can be sure that it no longer
+far.  The engine's thread may end a prefetch between two pages, and then takes the filled slots.
+The prefetch's own thread releases the others, since only that thread can be sure that it no longer
 writes to them.
 
 Source: the part of SGLang's HiCacheController that handles a storage backend.
@@ -92,13 +92,13 @@ class PrefetchOperation:
             return not self._is_terminated
 
     def mark_terminate(self) -> int:
-        """End it; return the number of tokens filled."""
+        """End the prefetch; return the number of tokens filled."""
         with self._lock:
             self._is_terminated = True
             return self.completed_tokens
 
     def held(self) -> IntArray:
-        """The slots that it still holds."""
+        """The slots that the prefetch still holds."""
         start = self.completed_tokens if self.is_taken else 0
         end = self.completed_tokens if self.is_released else len(self.host_indices)
         return self.host_indices[start:end]
@@ -162,16 +162,16 @@ class StorageController:
         return operation
 
     def terminate_prefetch(self, operation: PrefetchOperation) -> int:
-        """End a prefetch; return how many of its first slots are filled: the caller owns them."""
+        """End a prefetch; return the number of leading slots it filled, which the caller owns."""
         completed_tokens = operation.mark_terminate()
         operation.is_taken = True
         self._forget_if_over(operation)
         return completed_tokens
 
     def write_storage(self, host_indices: IntArray, hashes: Sequence[PageHash]) -> int:
-        """Start writing pages; return the number that ``ack_backup_queue`` will have at the end.
+        """Start writing pages; return the number of the write.
 
-        Until then the caller must protect the slots.
+        The caller must protect the slots until ``ack_backup_queue`` has this number.
         """
         self._last_number += 1
         operation = StorageOperation(self._last_number, host_indices, hashes)

@@ -44,7 +44,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator = PagedTokenToKVPoolAllocator(
             size_swa, page_size, dtype, device, need_sort=need_sort, check_owners=check_owners
         )
-        # The window page of each full page; 0, the dump, without one.  A sentinel 0 at the end.
+        # The window page of each full page, 0 (the dump) if it has none; the last 0 is a sentinel.
         self._page_to_swa: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
         if kvcache is not None:
             kvcache.register_mapping(self._page_to_swa)
@@ -58,7 +58,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         return min(self.full_available_size(), self.swa_available_size())
 
     def translate_loc_from_full_to_swa(self, idx: SlotInput) -> IntArray:
-        """Window-pool locations of ``idx``; in the dump (below ``page_size``) without one."""
+        """Window-pool locations of ``idx``; the dump (below ``page_size``) where there is none."""
         full = as_index_array(idx, self.device)
         return swa_locations(self._page_to_swa, full, self.page_size)
 
@@ -93,9 +93,9 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
 
     def move_swa(self, source: SlotInput, target: SlotInput, giver: Owner, taker: Owner) -> None:
-        """Remap the window pages of ``source`` to ``target``, which has none; ``taker`` owns them.
+        """Move the window pages of ``source`` to ``target``, which has none, and to ``taker``.
 
-        Both are whole pages with the same tokens, so no KV is copied.
+        Both are whole pages with the same tokens: only the mapping changes, no KV is copied.
 
         Raises:
             OwnershipError: one is not ``giver``'s; nothing was changed.

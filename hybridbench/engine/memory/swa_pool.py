@@ -1,7 +1,7 @@
 """KV of a model with sliding windows: one pool for its full layers, a smaller one for the others.
 
-Both are indexed by full locations; the smaller pool holds nothing for locations that the window
-has passed.
+Both are indexed by full locations (those in the full pool); the smaller pool holds nothing for
+locations that the window has passed.
 """
 
 from __future__ import annotations
@@ -125,6 +125,6 @@ class SWAKVPool(HybridLinearKVPool):
 
 
 def swa_locations(page_to_swa: IntArray, loc: IntArray, page_size: int) -> IntArray:
-    """Window-pool locations of ``loc``; in the dump (below ``page_size``) without one."""
+    """Window-pool locations of ``loc``; the dump (below ``page_size``) where there is none."""
     locations: IntArray = page_to_swa[loc // page_size] * page_size + loc % page_size
     return locations

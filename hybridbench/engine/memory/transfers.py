@@ -32,7 +32,7 @@ class Transfers(Protocol):
         """The copies that ended since the last call, without waiting."""
 
     def wait(self) -> list[Finished]:
-        """The same, after waiting for all copies that were started."""
+        """Wait for all copies that were started, and return those not yet returned."""
 
 
 # How long the thread waits for another copy before it exits.
