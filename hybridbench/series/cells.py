@@ -17,25 +17,25 @@ _DIGITS = re.compile(r"[+-]?\d+(?:[.,](\d+))?")
 _GROUPED_BY_SPACES = re.compile(
     "(?<!\\d)\\d{1,3}(?:([ \xa0\u2009\u202f'\u2019])\\d{3})(?:\\1\\d{3})*(?!\\d)"
 )
-# By a separator of thousands, the decimal point that goes with it and numbers that have the first.
+# For each thousands separator: the matching decimal point, and a pattern for grouped numbers.
 _GROUPED = {
-    # In India also 8,19,200.
+    # Indian grouping is accepted too: 8,19,200.
     ",": (".", re.compile(r"[+-]?[1-9]\d{0,2}(,\d\d)*(,\d{3})+(\.\d+)?(?![\d,.])")),
     ".": (",", re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?(?![\d,.])")),
 }
 _THREE_DIGITS = re.compile(r"[1-9]\d{0,2}[,.]\d{3}(?:\s*[A-Za-z]+)?(?:\s*/.*)?")
-_PROCESS_BYTES = (2.0**23, 2.0**37)  # what a process may have, if a unit leaves two readings
+_PROCESS_BYTES = (2.0**23, 2.0**37)  # plausible process memory, to decide between two readings
 _NEARER = 1000.0**0.5
 # top, smem -k and docker use one-letter units and count in powers of 2.
 _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
-_MILLI_LEAST = 2.0**23  # 8 TiB as MiB; Kubernetes writes thousandths of a byte with an m, too
+_MILLI_LEAST = 2.0**23  # 8 TiB in MiB; from here on, m is Kubernetes' thousandth of a byte
 
 
 def number_in(
     text: str, heading_unit: str = "", kb: float = BYTE_FACTORS["kb"]
 ) -> tuple[float, bool] | None:
-    """Return the number in a cell, and whether the cell gave bytes.
+    """Return the number in a cell, and whether it is in bytes; None if the cell is not a number.
 
     ``12.3MiB / 2GiB`` is 12.3 * 2^20.  A unit that the column heading also has (``heading_unit``,
     in lower case) is ignored.  ``kb`` is the number of bytes in KB.
@@ -59,9 +59,10 @@ def number_in(
 
 
 def last_digit(text: str, number: float) -> float:
-    """Return what the last digit of ``text``, which was read as ``number``, counts: 1.2g, 0.1 GiB.
+    """Return the value of one unit in the last digit of ``text``: 0.1 GiB for 1.2g.
 
-    Returns 0 for the number 0, whose unit cannot be told from it.
+    ``number`` is the value read from ``text``.  Returns 0 if it is 0, because the unit cannot be
+    derived from it.
     """
     match = _DIGITS.match(text)
     written = 0.0 if match is None else float(match[0].replace(",", "."))
@@ -87,13 +88,13 @@ def is_nothing(text: str) -> bool:
 def ungrouped(cells: Sequence[str], groups: str = "", unsure: str = "") -> Sequence[str]:
     """Remove thousands separators from ``cells``: 3,276.80 and 3.276,80 become 3276.8.
 
-    1,800 alone may be 1.8: it is 1800 if the comma is in ``groups``, the marks that separate
-    thousands in this file, or if cells without a mark are near it in size, as 999 is.  Of memory
-    with a unit, one reading may be too large or small for a process: 1.800 GiB; 1,800 MiB, if the
-    comma is in ``unsure``.
+    ``1,800`` is ambiguous.  It is read as 1800 if the comma is in ``groups``, the marks that
+    separate thousands in this file, or if neighbouring cells without a mark are close to it, such
+    as 999.  For memory with a unit, a size that no process has is ruled out: ``1.800 GiB`` is 1.8
+    GiB; ``1,800 MiB`` is 1800 MiB if the comma is in ``unsure``, the marks that may be either.
     """
     for mark, (point, grouped) in _GROUPED.items():
-        # The limit behind a slash may have a mark of its own.
+        # Ignore the limit after a slash, which may have a mark of its own.
         marked = [cell.partition("/")[0].strip() for cell in cells if mark in cell]
         if marked and all(map(grouped.match, marked)):
             sure = any(point in c or c.count(mark) > 1 for c in marked)
@@ -108,12 +109,15 @@ def ungrouped(cells: Sequence[str], groups: str = "", unsure: str = "") -> Seque
 
 
 def may_be_grouped(cells: Sequence[str]) -> bool:
-    """Return whether every cell is like 1,800 or 1.800, which are 1.8 or 1800."""
+    """Return whether every cell looks like 1,800 or 1.800, which may mean 1.8 or 1800."""
     return all(_THREE_DIGITS.fullmatch(cell.strip()) for cell in cells)
 
 
 def _favours_groups(cell: str, mark: str) -> int:
-    """Return 1 if only grouped by ``mark`` the cell is a process's memory, -1 if only as it is."""
+    """Return which reading of ``cell`` is plausible process memory.
+
+    1: only with ``mark`` as a thousands separator; -1: only as a decimal point; 0: both, or none.
+    """
 
     def is_memory(text: str) -> bool:
         size = number_in(text)
@@ -123,7 +127,7 @@ def _favours_groups(cell: str, mark: str) -> int:
 
 
 def _passes_a_thousand(cells: Sequence[str], mark: str) -> bool:
-    """Return whether numbers with and without ``mark`` follow each other as 999 and 1,000 do."""
+    """Return whether neighbours with and without ``mark`` are close in size, as 999 and 1,000."""
     turns = [
         [number_in(cell.replace(mark, "").strip()) for cell in sorted(two, key=lambda c: mark in c)]
         for two in pairwise(cells)

@@ -85,7 +85,7 @@ def series_of(source: Source, text: str) -> SeriesFile:
     if not text.strip():
         raise source.wrong("the file is empty; give a file with a time column.")
     if "\0" in text:
-        # A file system writes them where a machine lost power.
+        # After a power failure, a file system may pad a file with NUL bytes.
         text = text.replace("\0", "")
         if _BINARY.search(text) or not text.strip():
             raise source.wrong("is not text; give the numbers as CSV or JSON.")
@@ -111,10 +111,10 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     lines, left_out = lines_of(text)
     if not lines:
         raise source.wrong(f"{NO_SHAPE}.")
-    # A line of text before each object is treated as its name.
+    # Each object may follow a line of text, which is its name.
     start = lines[0].text.lstrip()
     is_json = start[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
-    # A log line starts with a time in brackets.
+    # A time in brackets starts a log line, not JSON.
     is_json = is_json and not _IN_BRACKETS.match(start)
     if are_fields(lines):
         return fields(lines, source)

@@ -65,9 +65,9 @@ class RawColumn:
 
     Readers return columns in the file's order; ``files.py`` then sorts them by time.
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
-    that the program usually writes, for when nothing else gives one.  ``text_at`` is the line and
-    text of the first cell that is not a number, if any.  ``step`` is the last digit that was
-    written; ``counts`` that the file calls it a counter.
+    that the program usually writes, used if nothing else gives one.  ``text_at`` is the line and
+    text of the first cell that is not a number, if any.  ``step`` is the value of one unit in the
+    last digit written.  ``counts`` is True if the file declares the column a counter.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Grid:
     rows: Sequence[Row]
     heading: int = 0  # line number of the names, if there are any
     units: Mapping[str, str] = field(default_factory=dict)  # by name, if the reader knows them
-    owners: Sequence[str] = ()  # names whose cells tell whose row it is, if the reader knows them
+    owners: Sequence[str] = ()  # columns that identify a row's owner, if the reader knows them
     of_tool: bool = False  # columns separated by spaces, as in the output of ps and similar tools
     groups: str = ""  # marks that separate thousands: the comma, if it also separates cells
     unsure: str = ","  # marks that may separate thousands or be the decimal point
@@ -125,7 +125,7 @@ class Grid:
 
     @cached_property
     def columns(self) -> Sequence[TextColumn]:
-        """The columns, which are told apart by identity: two may have the same name."""
+        """The columns; compare them by identity, because two may have the same name."""
         cells = zip(*(cells for _, cells in self.rows), strict=True)
         return list(map(TextColumn, self.names, cells))
 
@@ -145,7 +145,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     """Return the numeric columns of ``grid``, after finding its time column.
 
     Raises:
-        ConfigError: no rows, no times, or rows of several processes that nothing tells apart.
+        ConfigError: no rows, no times, or rows of several processes that cannot be told apart.
     """
     if not grid.rows:
         raise source.wrong("has a heading and no rows of numbers below it.")
@@ -330,7 +330,7 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
     assert source.interval_s is not None, "a table without times was refused"
     part = {row: label for label, rows in parts.items() for row in rows}
     begins = np.zeros(row_count)
-    # The new sample starts with the first part that the current one already has.
+    # Start a new sample at the first part that the current one already has.
     seen: set[str] = set()
     for row in range(row_count):
         if part[row] in seen:
@@ -341,11 +341,15 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
 
 
 def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
-    """Refuse memory, or numbers in a file without any, that alternates between several levels."""
-    # The eden of a Java heap takes turns, and is not judged.
+    """Refuse memory that alternates between several levels; without memory, any such number.
+
+    Raises:
+        ConfigError: a column alternates, as the rows of several processes do.
+    """
+    # The eden of a Java heap alternates as well, but is not judged.
     judged = [column for column in found if meaning_of(column.name).role is not Role.SHOWN]
     numbers = [column for column in judged if not column.is_text]
-    # Swap that is always 0 tells nothing of the memory beside it.
+    # Ignore constant columns: swap that is always 0 says nothing about the memory beside it.
     changing = [column for column in numbers if np.unique(column.value).size > 1]
     memory = [column for column in changing if _is_memory(column)]
     for column in memory or numbers:
@@ -358,7 +362,7 @@ def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
 
 
 def _is_memory(column: RawColumn) -> bool:
-    """Return whether the column is of memory by its unit, or by its name without one."""
+    """Return whether the column is memory, by its unit or by its name."""
     in_bytes = column.in_bytes or meaning_of(column.name).unit is Unit.BYTES
     return in_bytes or bool(column.usual_unit) or is_memory(column.name)
 

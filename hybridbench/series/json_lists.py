@@ -2,7 +2,7 @@
 
 Monitoring services answer with a list of points inside a list of series (Google Cloud, Azure,
 OpenTSDB, Elasticsearch), exporters with a list of containers or devices inside each sample.  The
-text around a list says whose points it holds.
+text around a list identifies the owner of its points.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hybridbench.series.times import is_since_1970, looks_like_time, names_epoch
 from hybridbench.series.units import is_memory
 
 _SHOWN_MAX = 8
-_SAMPLES_LEAST = 10  # a shorter list with times beside another holds no samples
+_SAMPLES_LEAST = 10  # prefer lists with at least this many objects with times
 EXPORT = (
     'give what /api/v1/query_range answers: {"status":"success","data":{"resultType":"matrix",'
     '"result":[...]}}'
 )
-# CloudWatch and Azure write the unit of these once, or beside them in each row.
+# CloudWatch and Azure write the unit of these columns once, or in every row.
 _STATISTICS = frozenset({"average", "maximum", "minimum", "sum", "total"})
-# The keys of an attribute.
+# The two keys of an attribute, joined by a space.
 _PAIR = re.compile(r"(key|name)\S* value\S*")
 # Units as monitoring services name them, mapped to the form used in column headings.
 _UNITS = {
@@ -39,14 +39,14 @@ Object = Mapping[str, object]
 
 
 def heading_unit(unit: object) -> str:
-    """Return the unit that a service named, as it stands at the end of a heading; else empty."""
+    """Return a service's unit as the end of a heading, such as `` (MiB)``; empty if unknown."""
     known = _UNITS.get(str(unit).casefold(), "")
     return f" ({known})" if known else ""
 
 
 @dataclass(frozen=True)
 class ObjectList:
-    """A list of objects: where it stands, the text around it by key, its objects and their line."""
+    """A list of objects, with its path, the text fields around it by key, and its line."""
 
     path: str
     around: Mapping[str, str]
@@ -66,17 +66,17 @@ class ObjectList:
 
     @property
     def has_memory(self) -> bool:
-        """Whether the first object has a number below a name of memory."""
+        """Whether the first object has a number with a name for memory."""
         cells = self.rows[0].items()
         return any(is_memory(name) and number_in(text) is not None for name, text in cells)
 
     @property
     def is_dated(self) -> bool:
-        """Whether a time stands around it."""
+        """Whether a field around the list is a time."""
         return any(_is_moment(*cell) for cell in self.around.items())
 
     def has_time(self, chosen: str | None) -> bool:
-        """Return whether its first object has a time; ``chosen`` is the user's time column."""
+        """Return whether the first object has a time; ``chosen`` is the user's time column."""
         first, name = self.rows[0], (chosen or "").casefold()
         names = name, name.rpartition(":")[0]
         return any(_is_moment(k, text) or k.casefold() in names for k, text in first.items())
@@ -99,7 +99,7 @@ def lists_in(
         for key, below in node.items():
             yield from lists_in(below, line, f"{path}.{key}" if path else key, around)
     elif isinstance(node, list):
-        # Netdata's csvjsonarray and spreadsheets: a list of names, then of cells.
+        # Netdata's csvjsonarray and spreadsheets: a list of names, then lists of cells.
         if len(node) > 2 and isinstance(node[0], list) and names_time(str(*node[0][:1])):
             node = rows_below_heading({"columns": node[0], "rows": node[1:]})
         whole = [_with_its_numbers(e) if isinstance(e, dict) else e for e in node]
@@ -157,7 +157,7 @@ def _note_unread(
 
 
 def _of_samples(tables: Mapping[str, Sequence[ObjectList]], source: Source) -> list[list[str]]:
-    """Return the paths of the lists that hold the samples, those of one table together.
+    """Return the paths of the lists that hold the samples, grouped by table.
 
     They are the lists whose objects have times of their own, or the longest one.
     """
@@ -172,7 +172,7 @@ def _of_samples(tables: Mapping[str, Sequence[ObjectList]], source: Source) -> l
         # Only the processes or devices inside each sample have memory.
         inside = {path for path, lists in tables.items() if lists[0].is_dated}
         chosen = {path for path in inside if tables[path][0].has_memory} or chosen
-    # The same keys under several names are one table, such as {"gpu0": [...], "gpu1": [...]}.
+    # Lists with the same keys are one table, as in {"gpu0": [...], "gpu1": [...]}.
     alike: dict[frozenset[str], list[str]] = {}
     for path, lists in tables.items():
         alike.setdefault(frozenset(lists[0].rows[0]), []).append(path)
@@ -180,7 +180,7 @@ def _of_samples(tables: Mapping[str, Sequence[ObjectList]], source: Source) -> l
 
 
 def _grid(lists: Sequence[ObjectList]) -> Grid:
-    """Build one row per object; what stands around it tells whose it is, or what is measured."""
+    """Build one row per object; the text around its list gives the owner or the metric's name."""
     texts: dict[str, set[str]] = {}
     for one in lists:
         for key, text in one.around.items():
@@ -199,7 +199,7 @@ def _grid(lists: Sequence[ObjectList]) -> Grid:
             around["unit"] = _UNITS.get(around["unit"].casefold(), around["unit"])
         every += [(one.line, {**around, **row}) for row in one.rows]
     if len({line.number for line, _ in every}) == 1:
-        # Of a document, the rows are counted instead of the lines.
+        # A document counts as one line, so number its rows instead.
         every = [(Line(number, ""), row) for number, (_, row) in enumerate(every, 1)]
     grid = Grid.of_records(every)
     owners = [names[k] for k in kept if len(texts[k]) > 1 and not _is_moment(k, min(texts[k]))]
@@ -210,7 +210,7 @@ def _grid(lists: Sequence[ObjectList]) -> Grid:
 
 
 def table_in(node: Object) -> Sequence[Object]:
-    """Return the rows of a table that is not a list of objects; empty if ``node`` is none.
+    """Return the rows of a table that is not a list of objects; empty if ``node`` is not one.
 
     These are a heading beside rows (InfluxDB, pandas ``orient="split"``, Netdata, ClickHouse),
     values by time (OpenTSDB), and parallel columns.
@@ -223,7 +223,7 @@ def table_in(node: Object) -> Sequence[Object]:
 
 
 def rows_below_heading(node: Object) -> Sequence[Object]:
-    """Return the rows of a table whose names and rows are two lists; empty if it is none."""
+    """Return the rows of a table given as a list of names and a list of rows; else empty."""
     head = next((node[k] for k in ("columns", "labels", "meta") if k in node), None)
     bodies = (node.get(key) for key in ("values", "rows", "data"))
     body = next((one for one in bodies if isinstance(one, list)), None)
@@ -268,7 +268,7 @@ def is_time(value: object) -> bool:
 
 
 def _ends(entry: Object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield what is no object inside an object, by dotted path; tables are skipped."""
+    """Yield the values inside an object that are not objects, by dotted path; skip tables."""
     for key, value in entry.items():
         if not isinstance(value, dict):
             yield f"{prefix}{key}", value
@@ -279,7 +279,7 @@ def _ends(entry: Object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _leaves(entry: Object) -> dict[str, str]:
-    """Return the leaves of an object as text, by dotted path; of lists, only attributes."""
+    """Return the leaves of an object as text, by dotted path; lists give only attributes."""
     found: dict[str, str] = {}
     for path, end in _ends(entry):
         found |= (
@@ -289,9 +289,9 @@ def _leaves(entry: Object) -> dict[str, str]:
 
 
 def _attributes(end: object) -> dict[str, str]:
-    """Return what a list such as [{"key": "pid", "value": {"intValue": 42}}] says; else nothing.
+    """Return a list of attributes, such as [{"key": "pid", "value": {"intValue": 42}}], as a dict.
 
-    A plain number beside a name is a reading instead.
+    Empty for anything else: a plain number beside a name is a reading, not an attribute.
     """
     found: dict[str, str] = {}
     for one in end if isinstance(end, list) else ():
@@ -304,7 +304,7 @@ def _attributes(end: object) -> dict[str, str]:
 
 
 def _with_its_numbers(entry: Object) -> Object:
-    """Return a sample with the numbers in its lists as its own, unless names or times divide them.
+    """Move numbers from a sample's lists into the sample; keep lists with texts or shared names.
 
     New Relic writes one object for each function of a query, beside the time of the sample.
     """
@@ -328,5 +328,5 @@ def _is_moment(key: str, text: str) -> bool:
 
 
 def _says_whose(key: str, text: str) -> bool:
-    """Return whether a leaf around a list may tell whose list it is, or when it was recorded."""
+    """Return whether a leaf around a list may give its owner, or the time of its recording."""
     return _is_moment(key, text) or not (text in ("", "True", "False") or is_number(text))

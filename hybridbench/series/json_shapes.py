@@ -74,7 +74,7 @@ def _document_table(document: object, source: Source) -> list[RawColumn]:
 
 
 def _opened(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield ``lines``, each that is a whole list of objects as ``{"list": [...]}``.
+    """Yield ``lines``, wrapped as ``{"list": [...]}`` if each is a whole JSON list.
 
     `podman stats --format json` and `pm2 jlist` in a loop print one list a line.
     """
@@ -151,7 +151,7 @@ def _series_in(node: object) -> Iterator[_Series]:
 
 
 def _described(node: Object) -> Iterator[_Series]:
-    """Yield the columns that a list of objects beside them describes, one object for each.
+    """Yield the columns described by a list of objects beside them, one object per column.
 
     Grafana's data frames describe the times as well; Datadog's second API does not.
     """
@@ -176,7 +176,7 @@ def _described(node: Object) -> Iterator[_Series]:
 def _timed(
     table: Sequence[Sequence[object]], *, first_is_time: bool = False
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield each column that is as long as the times: its position, the times and its values."""
+    """Yield the position, times and values of each column that is as long as the times."""
     # Byte counts may look like epoch seconds, but they rise less evenly.
     dated = [column for column in table if all(map(is_time, column))]
     times = min(dated or table[: int(first_is_time)], key=_unevenness, default=())
@@ -187,7 +187,7 @@ def _timed(
 
 
 def _description(one: Object) -> dict[str, str]:
-    """The labels of a described column, its name and unit among them."""
+    """Return the labels of a described column, including its name and unit."""
     of_labels, config, tags = one.get("labels"), one.get("config"), one.get("group_tags")
     found = {str(k): str(v) for k, v in of_labels.items()} if isinstance(of_labels, dict) else {}
     name, unit = found.get("__name__") or one.get("name") or "value", _unit(one)

@@ -50,7 +50,7 @@ from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_thresho
 _WORKS = ("finish|success|complet", "request|iteration|calls", "token", "")
 # Memory of the process itself, without the kernel's cache.
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
-# An amount as a person reads it, and no version such as 1.2.3.
+# An amount as printed for people, but not a version such as 1.2.3.
 _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
 )
@@ -59,7 +59,7 @@ _NO_STEADY_START = (
     "growth is called a leak only after 45m"
 )
 _UNREAD_MAX = 3
-# No process has less, or more KiB; resident memory is whole pages.
+# The least bytes and the most KiB of a process; the page size, as resident memory is whole pages.
 _PROCESS_BYTES, _PROCESS_KIB, _PAGE = 2**23, 2**27, 4096
 _OF_TIME = re.compile(r"time|clock|elapsed|duration|(^|_)age", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
@@ -259,7 +259,7 @@ class _JudgedFile:
         )
 
     def _more_notes(self, question: TrendContext, judged: Collection[str]) -> Iterator[str]:
-        """Yield notes that concern all rows: omitted cells and explaining columns."""
+        """Yield notes on the whole file: omitted cells, and the columns that explain growth."""
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
@@ -389,7 +389,7 @@ class _JudgedFile:
     def _meaning(self, column: RawColumn) -> Meaning:
         meaning = meaning_of(column.name, self._names)
         if meaning.role is Role.COUNTER and _sinks(column):
-            # It is a number of threads rather than work done.
+            # It is a number of threads, for example, rather than work done.
             meaning = replace(meaning, role=Role.LEVEL)
         so_far = column.counts or counts_so_far(column.name, self._names)
         if so_far and meaning.role is Role.LEVEL and not _dips(column):
@@ -448,7 +448,7 @@ class _JudgedFile:
             counts = role is Role.COUNTER or one.name in self.options.works
             counts = counts or (role is Role.CUMULATIVE and not _sinks(one.raw))
             if (changed or counts) and np.any(one.value[read] > 0):
-                # Of a container or the machine: a process in it restarts unseen.
+                # These belong to a container or machine, in which a process may restart unseen.
                 counted |= not (RESTARTED.fullmatch(name) or UPTIME.fullmatch(name))
                 began = changes if changed else counter_resets
                 known.update(began(one.t_s[read], one.value[read]))
@@ -492,7 +492,7 @@ class _JudgedFile:
 
 
 def _are_bytes(columns: Sequence[RawColumn]) -> bool:
-    """Return whether ``columns``, whose names a program uses for bytes, are: a script writes KB."""
+    """Return whether ``columns`` are in bytes as their names suggest: a script may write KB."""
     largest = max((np.nanmax(c.value, initial=0.0) for c in columns), default=0.0)
     resident = [c.value for c in columns if unlabelled(c.name).rpartition(".")[2] == "rss"]
     # Averages have fractions.
@@ -509,7 +509,7 @@ def _numbers_rows(column: RawColumn) -> bool:
 
 
 def _is_clock(column: RawColumn) -> bool:
-    """Return whether the column counts the time itself, by its values and its name or a date."""
+    """Return whether the column is a clock: it advances with the times, and looks like a time."""
     times = scaled(column.value, unit_in(column.name))
     if not (_OF_TIME.search(column.name) or times.absolute) or column.value.size < 3:
         return False

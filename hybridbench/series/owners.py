@@ -21,7 +21,7 @@ _NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker|g
 _STATE = re.compile(
     r"s|stat|state|status|pstate|phase|.*reasons.*|start(ed)?|tty|(time|zeit)\+?", re.I
 )
-# A new value of these is a new process: after a rollout, a pod's memory starts again.
+# A new value in these columns is a new process: after a rollout, a pod's memory starts again.
 _SUCCESSOR = re.compile(
     r"(.*[_. ])?(pod|container|instance|replica|process|worker|task|job|run)([_. ]?(name|id))?",
     re.I,
@@ -50,12 +50,12 @@ class TextColumn:
 def keys_of(
     columns: Sequence[TextColumn], times: Times | None, known: Sequence[str] = ()
 ) -> Sequence[TextColumn]:
-    """Find the columns that tell which row belongs to which owner, where rows alternate.
+    """Find the columns that identify the owner of each row, where rows alternate.
 
     Args:
-        columns: of the whole table, without that of the times.
-        times: of its rows, if it has any.
-        known: names of columns that a reader knows to tell whose row it is.
+        columns: all columns of the table except the times.
+        times: the times of its rows, if any.
+        known: names of columns that the reader has identified as owners.
     """
     keys: list[TextColumn] = []
     for column in _names_first(column for column in columns if column.name in known):
@@ -91,7 +91,7 @@ def levels_in_turn(value: FloatArray) -> int:
         within = np.abs(np.diff(whole, axis=0)).max(axis=1)
         between = np.abs(np.diff(np.sort(whole, axis=1), axis=1)).min(axis=1)[1:]
         if not within.any():
-            return 0  # None of them grows: whose they are does not matter.
+            return 0  # None of them grows, so it does not matter whose they are.
         apart = between > np.maximum(_APART * within, _APART_SHARE * np.abs(whole).max())
         order = np.argsort(whole, axis=1)[1:][apart]
         # A growing level may overtake another.
@@ -123,7 +123,7 @@ def _found_keys(columns: Sequence[TextColumn], times: Times | None) -> Sequence[
         if (anew or owns) and _splits(owners, column):
             owners.append(column)
     apart = [] if owners or times is None else _tells_apart(columns, times)
-    # The hour beside a day is no owner.
+    # The time of day beside a date is not an owner.
     return owners or [column for column in apart if not names_time(column.name)]
 
 
@@ -140,7 +140,7 @@ def _splits(owners: Sequence[TextColumn], column: TextColumn) -> bool:
 
 
 def _takes_turns(cells: Sequence[str]) -> bool:
-    """Return whether values alternate: one process that replaces another does not."""
+    """Return whether values return after others, unlike processes that replace each other."""
     different = set(cells)
     return all(different) and 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
 
@@ -171,7 +171,7 @@ def _begins_anew(cells: Sequence[str], times: Times) -> bool:
 
 
 def _succeed_each_other(column: TextColumn) -> bool:
-    """Return whether values that take no turns name processes that replace each other."""
+    """Return whether the values, which do not alternate, are processes that replace each other."""
     different = set(column.cells)
     is_named = bool(_SUCCESSOR.fullmatch(column.name)) and all(different)
     return is_named and _SAMPLES_OF_EACH * len(different) <= len(column.cells)

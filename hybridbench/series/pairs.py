@@ -28,7 +28,8 @@ _PAIR = re.compile(
 # Redis INFO has no space after its colon.
 _KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s*:(?:\s|$)|=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
-# In /proc/PID/status, beside sizes in kB, only these are not ids, masks or context switches.
+# Keep these fields of /proc/PID/status although they have no unit; the others without one are ids,
+# masks or context switches.
 _STATUS_KEPT = frozenset({"Pid", "Threads"})
 # For a histogram, read only its sum and count; the creation time of a series is not a level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
@@ -68,7 +69,7 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         if _NO_SERIES.search(name) or (of_status and not has_unit and name not in _STATUS_KEPT):
             continue
         if at and not line.at:
-            # A dump holds one series after the other.
+            # A dump lists one series after another, so group its values by time.
             if at not in dated:
                 dated[at] = {"time": at}
                 samples.append((line, dated[at]))
@@ -99,7 +100,7 @@ def _pair(text: str) -> tuple[str, str, bool, str] | None:
 
 
 def _is_pair(text: str) -> bool:
-    """Return whether a line is a name and a number; mprof's lines end with a time, too."""
+    """Return whether a line is a name and a number, but not a line of mprof, which adds a time."""
     match = _PAIR.fullmatch(text)
     return match is not None and ("." not in (match["at"] or "") or "{" in match["name"])
 

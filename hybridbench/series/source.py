@@ -18,7 +18,8 @@ from hybridbench.series.times import is_epoch, is_moment, parse_times
 
 _BAD_SHARE = 0.01
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# At least one call per hour if the numbers below are as large; byte counts are multiples of 4096.
+# The longest step between times; shorter than 4096 where the lines may be byte counts, whose steps
+# are multiples of that.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
 _TOP = re.compile(r"(?:top - )?(\d\d:\d\d:\d\d) up ")
 _OF_TOP = re.compile(r"(([KMG]iB )?%?[^\W\d]\S*(\(s\))? ?):.*[,%]|%?Cpu\d+ ")
@@ -156,7 +157,7 @@ def _moments(lines: Sequence[str]) -> list[str]:
     if not lines or not (of_top[0] or is_moment(lines[0])):
         # A time must come before the first reading; otherwise these are readings.
         return of_top
-    # Of numbers as large as epoch times, those below dates are byte counts.
+    # Where the times are dates, numbers as large as epoch times are byte counts.
     dated = not (of_top[0] or is_epoch(lines[0]))
     each = zip(of_top, lines, strict=True)
     found = [

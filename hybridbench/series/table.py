@@ -64,8 +64,10 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
 
 
 def _is_row(text: str, width: int) -> bool:
-    """Return whether a line is a row or a commented heading: one that names a time or a GPU, and
-    has ``width`` cells, as the first row does, when split at single spaces.
+    """Return whether a line is a row or a commented heading, not a plain comment.
+
+    A commented heading names a time or a GPU.  If only single spaces separate its names, there
+    must be ``width`` of them, the number of cells in the first row.
     """
     stripped = text.strip()
     if not stripped.startswith("#"):
@@ -136,9 +138,10 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
 
 
 def _joined(above: Sequence[list[str]], names: list[str]) -> tuple[list[str], int]:
-    """Complete ``names`` by rows above that they need; return how many rows those are.
+    """Complete ``names`` with the rows above them; return them and the number of rows used.
 
-    They need one if they are the units of other names, or if two of them are the same.
+    A row above is used if ``names`` are the units of its names, or if two of ``names`` are the
+    same.
     """
     used = 0
     for upper in reversed(above):
@@ -169,7 +172,7 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
         return None
     at, names = _heading(rows, first)
     if at:
-        # A time may have no name.
+        # The time column may have no name.
         lead = max(0, len(names) - len(rows[at][1]))
         names = [*names[:lead], *_joined([rows[at - 1][1]], names[lead:])[0]]
     heading, words = rows[at]
@@ -196,9 +199,10 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
 
 
 def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
-    """Choose the row above the ``first`` numeric one whose names fit most rows; return both.
+    """Return the index and the names of the row above ``first`` whose names fit most rows.
 
-    Names may be separated by one space or by several; sysstat prints a time instead of the first.
+    ``first`` is the index of the first numeric row.  Names may be separated by one space or by
+    several; sysstat prints a time instead of the first name.
     """
     shown = [row for row in rows[first : first + _FITTED] if not _names(row[1])]
 
@@ -225,7 +229,7 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
 
 
 def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
-    """Return ``names``; for nvidia-smi dmon, as --query-gpu names them, from the units below."""
+    """Return ``names``; convert dmon's to those of --query-gpu, using the units below them."""
     below = rows[at + 1][1] if at + 1 < len(rows) else []
     if not rows[at][0].text.startswith("#") or "MB" not in below or len(below) != len(names):
         return names

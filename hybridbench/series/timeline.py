@@ -97,7 +97,7 @@ def _in_blocks(t: FloatArray, source: Source) -> NDArray[np.intp]:
 
 
 def _joined(t: FloatArray, source: Source) -> tuple[FloatArray, tuple[float, ...]]:
-    """Join stretches end to end where each starts at an earlier time than the one before."""
+    """Join recordings end to end, where the time goes back; return the times and the joints."""
     steps = np.diff(t)
     back = np.flatnonzero(steps < 0) + 1
     if back.size > _RESTARTS_MAX:

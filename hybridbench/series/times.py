@@ -14,8 +14,8 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.series.cells import is_number, may_be_grouped
 
-# Python, pandas and ps put days before it: 1 day, 2:03:04; 0 days 00:10:00; 1-02:03:04.  Only ps
-# leaves out the hours.
+# Python, pandas and ps may put days first: 1 day, 2:03:04; 0 days 00:10:00; 1-02:03:04.  Only ps
+# omits the hours.
 _CLOCK = re.compile(r"(?:(\d+)(?: days?,? |-))?(?:(\d{1,6}):)?([0-5]?\d):([0-5]\d(?:[.,]\d+)?)")
 # sysstat in a Chinese or Japanese locale: 14时40分10秒.
 _CLOCK_SIGNS = str.maketrans({"时": ":", "時": ":", "分": ":", "秒": None})
@@ -27,14 +27,16 @@ _DATES = (
     *("%a %b %d %H:%M:%S %Y", "%a %b %d %Y %H:%M:%S", "%b %d %Y %H:%M:%S"),
     *("%b %d %Y %H:%M:%S.%f", "%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S"),
 )
-# 1:05 PM is 13:05, a day alone is its midnight, and PRTG writes intervals.
+# 1:05 PM is 13:05, and a day alone means midnight.
 _HALF_DAY = re.compile(r"\b(\d\d?)(:\d\d[:.\d]*)\s*([AaPp])\.?\s?[Mm]\b\.?")
 _DAY = re.compile(
     r"^(\d\d?)([/.-])(\d\d?|[A-Z][a-z]{2})\2(\d{4}|(?<=/)\d\d|(?<=\.)\d\d(?= \d))(?=$| )"
 )
-# nvidia-smi and Excel in Asia write slashes, Hungary and Korea points, without zeros.
+# With the year first, nvidia-smi and Excel in Asia write slashes, Hungary and Korea dots, and both
+# may omit zeros.
 _YEAR_FIRST = re.compile(r"^(\d{4})([/-]|\.(?=\S+ \d))(\d\d?)\2(\d\d?)(?!\d)(?: (\d)(?=:))?")
 _DECIMAL_COMMA = re.compile(r"\d+,\d+")
+# PRTG writes intervals: drop the end.
 _TO = re.compile(r" - (\d\S+ )?\d\d?:\d\d(:\d\d)?$")
 _DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
 # Ignored: only differences matter, and a column has one time zone.
@@ -81,7 +83,8 @@ _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _DAY_S = 86400.0
 _YEAR_DAYS = 365
-# Excel counts days since 1899: these are of 2000 to 2100.  Steps of up to an hour are sure.
+# Excel counts days since 1899; these bounds are the years 2000 to 2100.  Steps of up to an hour
+# leave no doubt.
 _EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX, _WEEK = 25569, (36526, 73051), 0.05, 7
 # The forms: a time of day, ISO 8601, ``_DATES``, a date without a year, one with a month in an
 # unknown language, and ps's ELAPSED.
@@ -123,7 +126,7 @@ def names_time(name: str) -> bool:
 
 
 def names_epoch(name: str) -> bool:
-    """Return whether ``name`` may be a time column's if its numbers count from 1970: ``clock``."""
+    """Return whether ``name``, such as ``clock``, means a time if the numbers are epoch times."""
     return bool(_EPOCH_NAME.fullmatch(name.strip()))
 
 
@@ -160,15 +163,15 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
 
 
 def scaled(numbers: FloatArray, unit: str = "") -> Times:
-    """Convert numbers to seconds: since 1970 if they are of our time, else in ``unit``.
+    """Convert numbers to seconds: since 1970 if they are recent epoch times, else from ``unit``.
 
-    A ``unit`` counts unless it makes centuries of them: nanoseconds of an uptime are no
-    milliseconds since 1970.
+    ``unit`` is ignored only if it would make the times too late, and another unit makes them epoch
+    times: an uptime in nanoseconds is not mistaken for milliseconds since 1970.
     """
     few = not unit and 0 < _usual_step(numbers) < _EXCEL_STEP_MAX
     if (few or unit == "d") and _are_days_of_excel(numbers):
         return Times((numbers - _EXCEL_1970) * _DAY_S, absolute=True)
-    # A clock that is not set yet shows 1970.
+    # Quantiles ignore outliers: a clock that is not set yet shows 1970.
     low, high = np.quantile(np.abs(numbers), (0.05, 0.95)) if numbers.size else (0.0, 0.0)
     factor = UNITS_S.get(unit, 1.0)
     if not unit or high * factor > _EPOCH_S_MAX:
@@ -193,8 +196,8 @@ def is_since_1970(cells: Sequence[str]) -> bool:
 
 def is_unit_unsure(times: Times) -> bool:
     """Return whether times from a start, read as seconds, may be Excel's days or milliseconds."""
-    # Samples that are far apart are about five minutes apart or a multiple of it, such as 3600 s;
-    # milliseconds step as 10003, or divide a second, as 100 and 500 do.
+    # Long intervals in seconds are usually multiples of five minutes, such as 3600 s.  Intervals in
+    # milliseconds are near whole seconds, such as 10003, or divide one, such as 100 or 500.
     step = _usual_step(times.t_s)
     of_minutes, of_thousands = (step + 3) % 300 <= 6, (step + 50) % 1000 <= 100
     divides = step >= 100 and abs(1000 - step * round(1000 / step)) <= 20
@@ -321,7 +324,7 @@ def _of_year(text: str, *, day_first: bool) -> float | None:
     if match["one"]:
         day, month = match.group("one", "two") if day_first else match.group("two", "one")
     try:
-        # February 29 is refused: in another year the days behind it would be off by one.
+        # February 29 is refused: in other years the days after it would be off by one.
         days = datetime(1970, int(month), int(day), tzinfo=UTC).timestamp()
     except ValueError:
         return None

@@ -31,7 +31,7 @@ BYTE_FACTORS: Mapping[str, float] = {
 WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
 # Columns that identify a process; a new number is a new process.
 PROCESS_ID = re.compile(r"(.*[.])?(p?pid|process_start_time_seconds|process[_ ]?id)", re.I)
-# How often or when a process restarted, and since when a process or a machine runs.
+# How often or when a process restarted, and how long a process or machine has been up.
 RESTARTED = re.compile(r"(.*[^a-z])?restart(s|[_ ]?(count|time))([^a-z].*)?", re.I)
 UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
 # The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
@@ -42,7 +42,7 @@ _MEMORY = re.compile(
     re.I,
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
-# Azure and Grafana append which statistic of an interval a value is.
+# Azure and Grafana append the statistic, such as the average of an interval.
 _STATISTICS = r"(?:avg|average|mean|min|max|sum|last|current)"
 # .NET appends tags: (By)[gc.heap.generation=gen2].
 _STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\])\s*$", re.I)
@@ -69,7 +69,7 @@ _NO_COUNTER = re.compile(
     re.I,
 )
 _SHOWN = re.compile(
-    # Without a name, it is the pandas index.
+    # A column without a name is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
     r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     r"(min|maj)flt/s|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
@@ -77,7 +77,7 @@ _SHOWN = re.compile(
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
-    # The page cache takes it, whatever the program does.
+    # The page cache fills free memory, whatever the program does.
     r"(kb|\[mem\])?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # nvidia-smi columns other than memory.
     r"fbttl|memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
@@ -93,7 +93,7 @@ _CUMULATIVE = re.compile(
     rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
-# Words for events and traffic so far: a column with one that never falls is not a level.
+# Words for events and traffic so far: a column that has one and never falls is not a level.
 _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
@@ -301,14 +301,14 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
 
 
 def _last(name: str) -> str:
-    """Return the last part of a name: of memory.cache as in JSON, of [MEM]Cached as in collectl."""
+    """Return the last part of a name, such as memory.cache in JSON or collectl's [MEM]Cached."""
     return re.split(r"[.\]]", name)[-1]
 
 
 def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
     """Return whether ``name`` has a word for events or traffic so far: hits, errors, bytes_sent.
 
-    What was allocated counts so far if what was freed is ``beside`` it.
+    ``allocated`` is such a word only if the same name with ``freed`` is in ``beside``.
     """
     head, word, tail = name.rpartition("allocated")
     is_half = bool(word) and f"{head}freed{tail}" in beside
@@ -337,7 +337,7 @@ def is_memory(name: str) -> bool:
 
 
 def kilobyte_of(name: str) -> float:
-    """Return the bytes in KB for column ``name``: 1024 for memory, as in ps and /proc."""
+    """Return the number of bytes in one KB of column ``name``: 1024 for memory, as in ps."""
     return _KIB if is_memory(name) else BYTE_FACTORS[_KERNEL_KB]
 
 

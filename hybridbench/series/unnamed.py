@@ -32,8 +32,9 @@ _LAYOUTS = (
 )
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _MILLICORES = re.compile(r"\d+m")
-# A small number that is no multiple of 4 KiB may be MiB from nvidia-smi, and so may multiples that
-# are all below 4 MiB, or step by more than a page; beyond 128 GiB, it is in another unit.
+# A small number that is not a multiple of 4 KiB may be MiB from nvidia-smi.  So may multiples that
+# are all below 4 MiB, or whose steps are all multiples of more than a page.  Above 128 GiB, the
+# unit is not KiB.
 _PAGE_KIB, _PROCESS_KIB, _SURELY_KIB, _KIB_MAX = 4, 4096, 100_000, 2**27
 _READ_AS = {
     "RSS": "read as the output of ps: RSS is in KiB",
@@ -97,7 +98,10 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
 
 
 def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
-    """Return a name and unit for whole numbers; RSS is in KiB, but not in whole pages of pages."""
+    """Return a name and a unit for whole numbers; the unit is empty if it is unknown.
+
+    Multiples of 4096 are bytes: RSS in KiB would not be in multiples of 1024 pages.
+    """
     if not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers):
         return "memory", "bytes"
     large = _SURELY_KIB <= max(numbers) <= _KIB_MAX
@@ -112,7 +116,7 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
     cells = [cell for cell in cells if not is_nothing(cell)] or ["-"]
     # A number alone, or beside a time, is the measurement, however large it is.
     counts = not is_timed and all(map(is_epoch, cells))
-    # Fractions and milliseconds are no byte counts, in whatever order.
+    # Fractions and milliseconds are not byte counts, so they need not be in order.
     counts = counts and (min(map(len, cells)) > 12 or sorted(cells, key=float) == list(cells))
     if counts or all(map(looks_like_time, cells)):
         return "time"
@@ -129,7 +133,7 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
 
 
 def _are_pids(cells: Sequence[str]) -> bool:
-    # Numbers that occur only once each are not process ids, nor are several multiples of 4: KiB.
+    # Process ids recur: numbers that occur once each are not ids.  Several multiples of 4 are KiB.
     ids = {int(cell) for cell in cells if not is_nothing(cell)}
     of_pages = len(ids) > 1 and not any(n % _PAGE_KIB for n in ids)
     return max(ids) <= _PID_MAX and 2 * len(ids) <= len(cells) and not of_pages
