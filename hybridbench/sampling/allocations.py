@@ -1,8 +1,8 @@
 """Find the calls that allocated memory that was never freed, by running a worker under memray.
 
-A survey of the heap shows who holds what remains; only a recording of allocations shows which call
-made it.  memray is an optional extra (``hybridbench[memray]``).  It slows the process several
-times, so nothing may be measured at the same time.
+A heap survey shows what holds the remaining objects; only a recording of allocations shows which
+calls made them.  memray is an optional extra (``hybridbench[memray]``).  It slows the process
+severalfold, so nothing may be measured at the same time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class AllocationTracker:
 
 
 def kept_sites(path: Path, limit: int) -> list[CallSite]:
-    """Return the ``limit`` functions with most memory left in the record at ``path``.
+    """Return the ``limit`` functions with the most memory left in the recording at ``path``.
 
     Raises:
-        OSError: ``path`` is not a complete record.
+        OSError: ``path`` is not a complete recording.
     """
     import memray
 

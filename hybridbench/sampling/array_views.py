@@ -1,4 +1,4 @@
-"""Small views that keep large arrays alive, by the holder of the views."""
+"""Find small views that keep large arrays alive, grouped by the attribute that holds them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS_REPORTED = 4
 
 @dataclass
 class _Views:
-    """The views at one attribute, and the arrays that they are part of, by address."""
+    """The views held by one attribute, and the sizes of the arrays they are part of, by address."""
 
     count: int = 0
     size_bytes: int = 0
@@ -30,7 +30,7 @@ class ArrayViews:
     """All small views of large arrays found during a walk over the heap.
 
     Args:
-        excluded: memory whose arrays do not count (pools).
+        excluded: memory ranges whose arrays are ignored (pools).
     """
 
     def __init__(self, excluded: Sequence[MemoryRange]) -> None:
@@ -59,7 +59,7 @@ class ArrayViews:
         views.storages[id(storage)] = storage.nbytes
 
     def rows(self) -> list[ViewedStorage]:
-        """Return one row per attribute, those that keep most first."""
+        """Return one row per attribute, those that keep most memory first."""
         rows = [
             ViewedStorage(
                 holder=holder,

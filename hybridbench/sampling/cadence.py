@@ -11,7 +11,7 @@ CHILD_SHARE_MAX = 0.4
 
 @dataclass
 class Beat:
-    """Due every ``interval_s`` from ``start_s`` on; missed beats are skipped, not caught up."""
+    """A beat every ``interval_s`` from ``start_s`` on; missed beats are skipped, not caught up."""
 
     interval_s: float
     start_s: float
@@ -40,11 +40,11 @@ class Beat:
 class ScanPace:
     """When the next heap scan is due: as planned, or less often if scans are expensive.
 
-    A stop grows with the heap (a fork copies page tables), and so does the child's work.  The
-    interval stretches so that stops stay below ``STOP_SHARE_MAX`` of a CPU and children below
-    ``CHILD_SHARE_MAX`` of one.  Both are measured in CPU time: on a busy machine a fork waits for a
-    CPU several times as long as it runs, like any step of the engine, and spacing scans by that
-    would leave too few to judge by.
+    A larger heap makes the stop longer (a fork copies page tables) and gives the child more work.
+    The interval stretches so that stops stay below ``STOP_SHARE_MAX`` of a CPU and children below
+    ``CHILD_SHARE_MAX`` of one.  Both are measured in CPU time: on a busy machine a fork, like any
+    step of the engine, waits for a CPU several times as long as it runs, and spacing scans by wall
+    time would leave too few for a verdict.
     """
 
     planned_s: float

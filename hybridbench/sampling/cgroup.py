@@ -1,5 +1,6 @@
-"""Memory of a target's control group without page cache, including children and kernel memory:
-what a container's memory limit is applied to.
+"""Read the memory of a target's cgroup, without page cache: a container's limit applies to it.
+
+It includes child processes and kernel memory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 
 from hybridbench.sampling.headroom import UNLIMITED_BYTES, memory_folders, number_in, stat_field
 
-# Names of each metric's parts in versions 2 and 1; a part with a dot is a file of its own.
+# Names of each metric's parts in cgroup versions 2 and 1; a part with a dot is a separate file.
 _PARTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cgroup_anon_swap_bytes": (("anon", "memory.swap.current"), ("total_rss", "total_swap")),
     "cgroup_shmem_bytes": (("shmem",), ("total_shmem",)),
@@ -40,7 +41,7 @@ class CgroupSource:
             self.not_seen = f"{_UNSEEN}: there is none here that accounts for it"
 
     def read(self) -> Mapping[str, float]:
-        """Return the kernel's numbers; empty without a group, or after its end."""
+        """Return the kernel's numbers; empty without a cgroup, or once it is gone."""
         if self._folder is None:
             return {}
         found: dict[str, float] = {}
@@ -59,7 +60,7 @@ class CgroupSource:
 
 
 def _group(proc: Path, root: Path, process: str) -> Path | None:
-    """Return the nearest folder with memory accounting."""
+    """Return the process's nearest cgroup folder with memory accounting, if any."""
     folders = (folder.resolve() for folder in memory_folders(proc, root, process))
     return next(
         (

@@ -37,7 +37,7 @@ def installed_nvml(driver: Path = _DRIVER) -> Nvml | None:
 
 
 class DeviceMemory:
-    """Asks the driver how much memory each process holds, over all devices."""
+    """Reads from the driver how much memory each process holds, over all devices."""
 
     def __init__(self, load: Callable[[], Nvml | None] = installed_nvml) -> None:
         self._nvml = load()
@@ -54,7 +54,7 @@ class DeviceMemory:
         """Return bytes by pid, for the processes that the driver accounts for."""
         held: Counter[int] = Counter()
         for handle in self._handles if self._nvml is not None else ():
-            # A device may be lost, or not report.
+            # A device may be lost, or may not report processes.
             with suppress(Exception):
                 assert self._nvml is not None
                 for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):

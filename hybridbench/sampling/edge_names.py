@@ -1,7 +1,7 @@
 """Name references as in source code: ``TreeNode.parent``, ``list[*]``, ``module log.LOG``.
 
-The collector knows that one object refers to another, but not by which attribute.  The name is
-found by searching the holder for the referent: its slots, its instance dict, its items.
+The collector reports that one object refers to another, but not through which attribute.  The name
+is found by searching the holder for the referent: its slots, its instance dict, its items.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Neighbours:
 
     @classmethod
     def like(cls, example: object) -> Neighbours | None:
-        """Return those of the class of ``example``, from its slots and its instance dict."""
+        """Find these pointers for the class of ``example``; None if it has none."""
         slots = tuple(slot for name, slot in _slots(type(example)).items() if is_neighbour(name))
         is_class = issubclass(type(example), type)
         attributes = () if is_class else instance_dict(example) or ()
@@ -80,7 +80,7 @@ class Neighbours:
         return cls(slots, names) if slots or names else None
 
     def of(self, holder: object) -> list[object]:
-        """Return what these pointers of ``holder`` refer to."""
+        """Return the objects that these pointers of ``holder`` refer to."""
         kind = type(holder)
         found: list[object] = []
         for slot in self.slots:
@@ -93,7 +93,7 @@ class Neighbours:
 
 
 def instance_dict(holder: object) -> Mapping[str, object] | None:
-    """Return the attributes of ``holder``, or None for an object without a dict.
+    """Return the instance dict of ``holder``, or None if it has none.
 
     Uses the descriptor directly: ``vars`` would run code of classes that compute attributes.
     """

@@ -1,11 +1,11 @@
 """A forked copy of the process that does one piece of work, answers through a pipe and exits.
 
-The copy sees the heap as it was at the fork and may destroy it.  It yields to the engine, lives no
+The copy has the heap as it was at the fork and may destroy it.  It runs at low priority, lives no
 longer than its deadline or its parent, and exits by ``os._exit``: no finalizers, no ``atexit``, no
 flushing of buffers that the parent will flush too.
 
-It needs the Python heap, not gigabytes of pools: a fork copies page tables, and then each page that
-the engine writes is copied once.  Pages marked ``MADV_DONTFORK`` cost neither.  The child must
+It needs the Python heap, but not gigabytes of pools: a fork copies page tables, and then each page
+that the engine writes is copied once.  Pages marked ``MADV_DONTFORK`` cost neither.  The child must
 not read them: it would die of a segmentation fault.
 """
 
@@ -26,7 +26,7 @@ import msgspec
 from hybridbench.sampling.runnable_time import RunnableTime
 
 CHILD_NAME: Final = "heap-scan"
-"""The kernel's name for such a copy: it is no child process of the engine's own."""
+"""Process name of such a copy, which distinguishes it from the engine's own children."""
 _CHILD_NICENESS = 5
 # Opened once: each CDLL object leaves a reference cycle, which a heap scan would then find.
 _LIBC = ctypes.CDLL(None)
@@ -114,7 +114,7 @@ class ForkedChild:
 def fork_child(
     work: Callable[[], bytes], close_in_child: Sequence[int], timeout_s: float
 ) -> ForkedChild:
-    """Fork a child that sends what ``work`` returns.  On an error it sends nothing: status 1.
+    """Fork a child that sends what ``work`` returns.  On an error it exits with status 1, silently.
 
     Args:
         close_in_child: descriptors that the child closes at once; otherwise they would stay open
@@ -124,7 +124,7 @@ def fork_child(
         OSError: the kernel refused (no memory, too many processes).
     """
     read_end, write_end = os.pipe()
-    # Inherited, so that the child never has another name.
+    # Set before the fork and inherited, so that the child never has another name.
     _LIBC.prctl(_PR_GET_NAME, _OWN_NAME)
     _LIBC.prctl(_PR_SET_NAME, CHILD_NAME.encode())
     try:
@@ -145,8 +145,8 @@ def fork_child(
 def live_no_longer_than(timeout_s: float) -> None:
     """Make the calling child kill itself when it hangs, die with its parent, and yield to others.
 
-    The parent kills it after ``timeout_s`` in which it could have run.  This timer also counts
-    waiting for a CPU, so it leaves the parent time to do so.
+    The parent kills it after it could have run for ``timeout_s``.  The child's own timer is much
+    longer, because it also counts the time waited for a CPU.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, _LAST_RESORT * timeout_s)
@@ -179,7 +179,7 @@ def _be_the_child(
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """``size_bytes`` bytes starting at ``address``, allocated as long as the process lives."""
+    """``size_bytes`` bytes from ``address`` on, allocated for the life of the process."""
 
     address: int
     size_bytes: int

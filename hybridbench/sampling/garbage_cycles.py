@@ -1,8 +1,8 @@
-"""The cycles that keep garbage alive, by the attributes that close them, such as
-``TreeNode.parent``.
+"""Find the reference cycles that keep garbage alive, such as one through ``TreeNode.parent``.
 
-Only objects on a cycle need the collector; the rest hangs from them.  The cycles are the strongly
-connected components of the garbage; for a sample of objects the shortest cycle is found and named.
+Only objects on a cycle need the collector; they hold the rest of the garbage.  The cycles are the
+strongly connected components of the garbage; for a sample of objects, the shortest cycle is found
+and named by its attributes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SHAPES_REPORTED = 6
 class GarbageCycles:
     """All cycles in the garbage.
 
-    ``hanging`` counts garbage on no cycle.  ``types`` are the classes on cycles, most frequent
-    first.
+    ``hanging`` counts garbage that is on no cycle.  ``types`` are the classes on cycles, most
+    frequent first.
     """
 
     components: int = 0
@@ -142,7 +142,7 @@ def _shapes(
 
 
 def _way_round(start: int, edges: Sequence[Sequence[int]], inside: set[int]) -> list[int]:
-    """Return the shortest cycle through ``start``, without its return; empty if none is near."""
+    """Return the shortest cycle from ``start``, with ``start`` only once; empty if none is near."""
     came_from = {start: start}
     queue = deque([start])
     while queue and len(came_from) < _WAY_VISITS_MAX:
@@ -180,6 +180,6 @@ def _owner(attributes: object, members: Sequence[object]) -> object | None:
 
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Rotate the cycle so that it begins with the same edge, wherever the walk began."""
+    """Rotate the cycle so that equal cycles begin with the same edge, wherever the walk began."""
     turns = [names[index:] + names[:index] for index in range(len(names))]
     return min(turns, default=())

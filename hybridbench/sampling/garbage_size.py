@@ -1,10 +1,10 @@
-"""Estimate how many bytes freeing a set of objects would release, with what only they keep alive.
+"""Estimate how many bytes freeing a set of objects would release, with all that only they hold.
 
-``sys.getsizeof`` of a node that holds a token list, an index array and a tensor returns a hundred
-bytes; in fact it is kilobytes.  The collector does not track ints, strings, arrays and tuples of
-these, so they are found through their holders.  An object with other holders too counts by its
-share (its size over its references).  That needs no global bookkeeping, adds up to the true size
-when all holders are garbage, and becomes negligible for interned values.
+For a node that holds a token list, an index array and a tensor, ``sys.getsizeof`` returns a hundred
+bytes, although it keeps kilobytes.  The collector does not track ints, strings, arrays and tuples
+of these, so they are found through their holders.  An object that also has other holders counts as
+a share: its size divided by its references.  That needs no global bookkeeping, adds up to the true
+size when all holders are garbage, and becomes negligible for interned values.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MANY = 48
 _OBJECTS_SIZED_MAX = 150_000
 _REFERENCES_SIZED_MAX = 6_000_000
 _DEPTH_MAX = 40
-# From this size on a shared object is counted with all its references instead of by shares.
+# An untracked object of at least this size gets its own entry instead of being counted by shares.
 _LARGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class GarbageSize:
-    """All garbage by type, largest first.  Not ``exact``: bytes are extrapolated from a sample."""
+    """All garbage by type, largest first; ``exact`` is False if bytes come from a sample."""
 
     types: tuple[TypeCount, ...]
     exact: bool
@@ -50,7 +50,7 @@ def garbage_size(
 
     Args:
         garbage: tracked objects held only by each other (and the caller's sequence).
-        storages: the tensors of the whole heap, for storages shared with live tensors.
+        storages: the tensors of the whole heap, to recognise storages shared with live tensors.
         excluded: memory that outlives any garbage and must not be read (pools).
     """
     sizer = _Sizer(excluded)
@@ -114,14 +114,15 @@ class _Sizer:
         self._map_extra = _references_added_by_a_map()
 
     def bytes_of(self, holder: object) -> float:
-        """Return the size of ``holder`` with its share of untracked objects below, except large."""
+        """Return the size of ``holder`` and its share of the small untracked objects below it."""
         self._kind = type(holder)
         return sys.getsizeof(holder, 0) + self._held_by(holder, 0)
 
     def large_bytes(self, *, exact: bool) -> Iterable[tuple[type, float]]:
-        """Yield large objects under garbage: freed if garbage holds all references, else by share.
+        """Yield the types and sizes of large objects that only garbage holds.
 
-        If only part of the garbage was sampled, the share of references seen counts.
+        If only part of the garbage was sampled, other large objects count by the share of their
+        references that was seen.
         """
         for large in self._large.values():
             # One reference is our own entry's, one is the argument's.

@@ -1,4 +1,4 @@
-"""The garbage collector of this process: its mode, number and duration of runs, objects freed."""
+"""This process's garbage collector: its settings, and its runs, pauses and freed objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FULL_GENERATION = 2
 class GcMonitor:
     """Counts collections through the collector's callbacks, until ``close``.
 
-    The callbacks run inside each collection and only add numbers, in about a microsecond.
+    The callbacks run inside each collection and only add numbers, which takes about a microsecond.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:

@@ -1,4 +1,4 @@
-"""How much memory and disk is left before the machine, not the engine, ends the run.
+"""Measure how much memory and disk is left before the machine, not the engine, ends the run.
 
 Memory is limited by the machine and by the control group of this process.
 """
@@ -57,16 +57,17 @@ class Headroom:
 
 
 def memory_headroom(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> Headroom | None:
-    """Return what a process here can still get: the smaller of its cgroup's and the machine's rest.
+    """Return how much memory a process here can still get, from its cgroup or from the machine.
 
-    Page cache that the kernel can drop counts as free.  None if neither is known.
+    This is the smaller of the two; None if neither is known.  Page cache that the kernel can drop
+    counts as free.
     """
     found = [room for room in (_of_machine(), _of_group(proc, root)) if room is not None]
     return min(found, key=lambda room: room.left_bytes, default=None)
 
 
 def disk_headroom(path: Path) -> Headroom | None:
-    """Return what an ordinary user can still write to the file system of ``path``."""
+    """Return how much an ordinary user can still write to the file system of ``path``."""
     try:
         usage = psutil.disk_usage(str(path))
     except OSError:
@@ -106,7 +107,7 @@ def available_bytes() -> int | None:
 
 
 def used_bytes(folder: Path) -> int | None:
-    """Return the memory of the control group at ``folder`` that the kernel cannot simply drop."""
+    """Return the memory of the cgroup at ``folder``, without file cache that can be dropped."""
     used = number_in(folder / "memory.current")
     if used is None:
         used = number_in(folder / "memory.usage_in_bytes")
@@ -160,7 +161,7 @@ def stat_field(path: Path, name: str) -> int | None:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number that a file consists of; None for "max" too."""
+    """Return the number that is a file's whole content; None for any other, such as "max"."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 

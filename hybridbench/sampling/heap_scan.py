@@ -5,9 +5,9 @@ The child collects with ``DEBUG_SAVEALL``, sizes the garbage, answers through a 
 finds the same objects.  ``gc.collect()`` in the judged process would free the evidence, and on a
 schedule it would hide the defect.
 
-SAVEALL only prevents clearing.  Weak-reference callbacks and finalizers of garbage still run,
-in the child, where they could delete a directory on disk that belongs to the parent: so both are
-disarmed first.
+SAVEALL only prevents garbage from being cleared.  Its weak-reference callbacks and finalizers still
+run in the child, where they could delete a directory on disk that belongs to the parent.  So both
+are disabled first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_chi
 from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
 
-# Class name to the class and the number of its instances that the program can reach.
+# Maps a class name to the class and the number of its instances that the program can reach.
 CountedClasses: TypeAlias = Callable[[], Mapping[str, tuple[type, int]]]
 
 TYPES_REPORTED = 20
@@ -153,7 +153,10 @@ def count_and_destroy(classes: CountedClasses, excluded: Sequence[MemoryRange]) 
 
 @dataclass(frozen=True)
 class CollectedHeap:
-    """A heap whose garbage is in ``gc.garbage``: all objects before, by class and storage."""
+    """A heap whose garbage is in ``gc.garbage``, with all objects before by class and by storage.
+
+    ``disarmed`` holds what disabled finalizers held; it must stay alive until the child exits.
+    """
 
     alive: Counter[type]
     storages: TensorStorages
@@ -179,7 +182,7 @@ def collect_into_garbage(excluded: Sequence[MemoryRange]) -> CollectedHeap:
 def instance_counts(
     reachable: Mapping[str, tuple[type, int]], alive: Counter[type], dead: Counter[type]
 ) -> dict[str, InstanceCount]:
-    """Count instances per registered class, including subclasses."""
+    """Count instances of each class in ``reachable``, including its subclasses."""
 
     def count(kinds: Counter[type], wanted: type) -> int:
         return sum(number for kind, number in kinds.items() if issubclass(kind, wanted))

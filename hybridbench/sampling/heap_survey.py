@@ -1,8 +1,8 @@
-"""Survey the heap in a forked child: cycles by attribute, holders, garbage.
+"""Survey the heap in a forked child: garbage, its reference cycles, and what holds live objects.
 
 At the baseline the child also rehearses the reclaim steps: a child of its own trims, collects and
-flushes, and reads its memory after each.  That measures the baseline's allocator slack, garbage and
-cache exactly, and leaves the process under test unchanged.
+flushes, and reads its memory after each step.  That measures the baseline's allocator slack,
+garbage and cache exactly, and leaves the process under test unchanged.
 """
 
 from __future__ import annotations
@@ -55,8 +55,12 @@ class SurveyScope:
 def start_survey(
     scope: SurveyScope, baseline: Tables | None = None, rehearse: ReclaimHooks | None = None
 ) -> ForkedChild:
-    """Fork the child; read it with ``survey_of`` when it is done.  ``baseline`` are the first
-    survey's tables.
+    """Fork the child; once it is done, ``survey_of`` returns its result.
+
+    Args:
+        scope: where the survey starts and what it excludes.
+        baseline: the tables of the first survey; None for the first survey itself.
+        rehearse: the process's reclaim hooks, if the child is to rehearse the reclaim steps.
 
     Raises:
         OSError: the kernel refused.
@@ -72,8 +76,10 @@ def start_survey(
 
 
 def survey_of(child: ForkedChild) -> SurveyRecord:
-    """Return the result of a finished child.  ``error`` is empty on success; otherwise the rest is
-    meaningless.  ``retained`` is empty at the baseline itself.
+    """Return the result of a finished child.
+
+    ``error`` is empty on success; otherwise the rest is meaningless.  ``retained`` is empty at the
+    baseline itself.
     """
     found = child.decoded(SurveyRecord)
     return SurveyRecord(error=found) if isinstance(found, str) else found

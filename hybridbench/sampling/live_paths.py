@@ -1,9 +1,9 @@
 """Count every object that the program can reach, by the classes on the path to it.
 
-The breadth-first walk starts at the engine, then the modules, then what only frames and C code
-hold, so that each object is counted once, at its shortest and most informative path.  Pointers to
-siblings and parents (``prev``, ``next``, ``parent``) are followed last: objects reached only by
-these have left their structure and are dragged along.
+The breadth-first walk starts at the engine, then at the modules, then at objects that only frames
+and C code hold, so that each object is counted once, at its shortest and most informative path.
+Pointers to siblings and parents (``prev``, ``next``, ``parent``) are followed last: objects reached
+only through these have left their structure and are called dragged.
 
 Run in a forked child: it references everything it visits.
 """
@@ -37,7 +37,7 @@ _ELSEWHERE = "frames and C code"
 
 @dataclass
 class Place:
-    """Objects of one class at the end of one path of classes.  ``size_bytes`` is theirs alone."""
+    """Objects of one class at the end of one path of classes, sized without the places below."""
 
     name: str
     above: Place | None
@@ -57,8 +57,9 @@ class Place:
     def step(self, kind: type, *, dragged: bool) -> Place:
         """Return the place of a ``kind`` held from here.
 
-        The same class directly above is folded into one place, or a tree would have as many places
-        as levels.  Containers of different owners stay apart: only the third in a row is folded.
+        A place of the same class up to three levels above is reused; otherwise a tree would have as
+        many places as levels.  Containers may have different owners, so only the third container of
+        one class in a row is folded.
         """
         dragged = dragged or self.dragged
         place: Place | None = self
@@ -92,10 +93,10 @@ class LivePaths:
 
     Args:
         roots: the roots of the program's own state.
-        objects: all tracked objects, from before the walk.
+        objects: all tracked objects, listed before the walk.
         ignored: lists that are excluded with their members: garbage, ballast.
         excluded: memory that must not be read.
-        modules: the second kind of roots; by default all imported modules.
+        modules: the modules to walk after ``roots``; by default all imported ones.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class LivePaths:
         self._weigh_all()
 
     def table(self, count_min: int, bytes_min: int) -> dict[str, tuple[int, int]]:
-        """Return objects and bytes by path, where there are many or large ones."""
+        """Return objects and bytes by path, for paths that reach ``count_min`` or ``bytes_min``."""
         return {
             place.path: (len(place.objects), round(place.size_bytes))
             for place in self.top.walk()
@@ -174,7 +175,7 @@ class LivePaths:
             place = others
             if name.split(".")[0] in {"hybridbench", "__main__"}:
                 place = Place(f"module {name}", self.top)
-                # A fresh class as key gives each module a place of its own.
+                # A new class as the key gives each module a place of its own.
                 self.top.below[type(name, (), {}), False] = place
             self._seen.add(id(module))
             place.objects.append(module)
@@ -225,7 +226,7 @@ class LivePaths:
                 queue.append((referent, self._enter(referent, place, dragged=False)))
 
     def _near(self, holder: object, kind: type, place: Place) -> set[int]:
-        """Return the ids of the referents of ``holder`` that are left for later."""
+        """Defer the siblings and parents of ``holder``, and return their ids."""
         if kind not in self._neighbours:
             self._neighbours[kind] = Neighbours.like(holder)
         neighbours = self._neighbours[kind]

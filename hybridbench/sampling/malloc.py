@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 # Arenas, mmap and trim thresholds decide how RSS follows the heap.  They are fixed so that runs are
 # comparable: one more arena, or a threshold adapted by glibc, moves RSS by more than most leaks do
-# in an hour.  4 MiB keeps the tensors of one step inside the heap.  With glibc's initial 128 KiB
-# each is mapped and unmapped, and the tiny engine needs half as much CPU time again per request.
+# in an hour.  4 MiB keeps the tensors of one step inside the heap.  With glibc's initial 128 KiB,
+# each tensor is mapped and unmapped, and the tiny engine needs 50 % more CPU time per request.
 PINNED_ENVIRONMENT: dict[str, str] = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
@@ -41,7 +41,7 @@ class _Mallinfo2(ctypes.Structure):
 
 @dataclass(frozen=True)
 class MallocInfo:
-    """All arenas together with direct mappings.
+    """Totals over all arenas and direct mappings.
 
     Python's small-object arenas are mapped by Python itself and are not included.
     """

@@ -1,4 +1,4 @@
-"""A process's anonymous mappings by size: a buffer that is never freed appears N times."""
+"""Count a process's anonymous mappings by size: a leaked buffer appears many times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANONYMOUS: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) [r-][w-][x-]p \S+ 00:00 0 *(?:\[anon:.*)?$", re.MULTILINE
 )
 _GUARD: Final = " ---p "
-# Fewer mappings of one size are no pattern, and more sizes are no evidence.
+# Fewer mappings of one size are not a pattern, and further sizes add no evidence.
 _FEWEST: Final = 8
 _SIZES_MAX: Final = 8
 
@@ -22,9 +22,9 @@ _SIZES_MAX: Final = 8
 def mapping_counts(pid: int, proc: Path = Path("/proc")) -> dict[int, int]:
     """Return how many private anonymous mappings of each size in bytes ``pid`` has.
 
-    Only sizes with eight or more mappings, and of these the eight with most memory; empty if the
-    kernel does not show them.  Only the list of mappings is read, not their pages: a millisecond
-    per thousand.
+    Only sizes with eight or more mappings are included, and of these the eight with most memory;
+    empty without permission to read them.  Only the list of mappings is read, not their pages: a
+    millisecond per thousand mappings.
 
     Raises:
         ProcessGoneError: there is no such process.

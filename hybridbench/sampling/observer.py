@@ -1,7 +1,7 @@
-"""The memory cost of observation: heap that answers allocate and do not free.
+"""Account for the memory cost of observation: heap that answers allocate and do not free.
 
-A bench that polls an endpoint whose answers grow, or whose worker remembers every poll, measures
-its own effect and blames the engine for it.
+If answers grow, or the worker remembers every poll, the bench measures its own effect and blames
+the engine for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BLOCK_BYTES = 64
 class ObserverAccount:
     """Sums up heap growth between ``begin`` and ``end``, on one thread.
 
-    Balanced if the previous answer is freed in the same window in which the next one is made.
+    The sum stays at 0 if each answer is freed in the window in which the next one is made.
     """
 
     def __init__(self, read_malloc: Callable[[], MallocInfo] | None) -> None:
@@ -31,7 +31,7 @@ class ObserverAccount:
         self._before = self._marks()
 
     def end(self) -> None:
-        """End the window; whatever it left on the heap is added."""
+        """End the window and add what it left on the heap."""
         blocks, in_use_bytes = self._marks()
         self.held_bytes += (blocks - self._before[0]) * _BLOCK_BYTES
         self.held_bytes += in_use_bytes - self._before[1]

@@ -1,8 +1,8 @@
-"""The bench's side of the probe: which processes have one, what they hold, and what looks cost.
+"""The bench's side of the probe: find processes that have one, look at them, limit the cost.
 
 The probe itself is ``hybridbench/probe/``, which is loaded through the program's environment.  A
-look costs the process a pause and some process CPU time: the client keeps account of both, and
-decides when the next look may be taken.
+look pauses the process and uses CPU time; the client adds up both, and decides when the next look
+may be taken.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ProbeGoneError(ProbeError):
 
 
 class ProbeStatus(msgspec.Struct, frozen=True):
-    """What can be read from a process in a millisecond.
+    """Allocator and collector counts of a process, read in a millisecond.
 
     Attributes:
         blocks: blocks in use of Python's small-object allocator.
@@ -77,7 +77,7 @@ class IdleAnswer(msgspec.Struct, frozen=True):
     """What a process holds after a collection, or without one if it would take too long.
 
     Attributes:
-        unreachable: what the collection found; None if there was none.
+        unreachable: objects that the collection found; None without a collection.
         pause_s: how long the process was stopped.
     """
 
@@ -90,7 +90,7 @@ class IdleAnswer(msgspec.Struct, frozen=True):
 
 
 class CensusState(msgspec.Struct, frozen=True):
-    """All counts of one heap scan, with which the next one is compared."""
+    """All counts of one heap scan, for comparison with the next one."""
 
     index: int = 0
     types: dict[str, int] = {}
@@ -103,15 +103,16 @@ class CensusState(msgspec.Struct, frozen=True):
 class HeapCensus(msgspec.Struct, frozen=True):
     """One heap scan; the fields are those of the event ``Census``.
 
-    ``types`` to ``holds`` contain differences from the known state, with 0 for a name that is gone
-    (``""`` in ``holds``); without a known state they have everything.  ``state`` has everything.
+    ``types`` to ``holds`` contain only changes since the known state, with 0 for a name that is
+    gone (``""`` in ``holds``); without a known state they are complete.  ``state`` is always
+    complete.
 
     Attributes:
-        way: "fork", or "slices" in the process itself: then ``types`` is empty, containers of more
-            than 4,096 entries are not examined, and totals are approximate.
+        way: "fork", or "slices" in the process itself.  For slices, ``types`` is empty, containers
+            of more than 4,096 entries are not examined, and totals are approximate.
         tracked: objects that the collector tracks; None for slices.
         frozen: how many of them ``gc.freeze`` had hidden.
-        longest_pause_s: the longest of the pauses summed up in ``pause_s``.
+        longest_pause_s: the longest of the pauses that ``pause_s`` sums up.
     """
 
     index: int
@@ -150,8 +151,8 @@ class _Line(msgspec.Struct):
 class Budget:
     """The cost of looks at one process so far, and when the next one may be taken.
 
-    Pauses may take 0.5 % of the time since creation, forked children 5 % of a CPU.  Pauses of an
-    idle process are not counted.
+    Pauses may take 0.5 % of the time since this budget was created, and forked children 5 % of a
+    CPU.  Pauses of an idle process are not counted.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -172,7 +173,7 @@ class Budget:
         self.longest_pause_s = max(self.longest_pause_s, longest_pause_s or pause_s)
 
     def wait_s(self, *, at_rest: bool = False) -> float:
-        """Return the seconds until the next look may be taken; 0 for now, as for the first one.
+        """Return the seconds until the next look may be taken; 0 if now, and for the first look.
 
         A look ``at_rest`` delays nothing, so only CPU time counts.
         """
@@ -186,7 +187,7 @@ class Budget:
         return self.wait_s() == 0 and due_s <= self._now_s() + until_s
 
     def shares(self) -> tuple[float, float]:
-        """Return the shares of time so far spent in pauses, and of one CPU."""
+        """Return the share of time spent in pauses so far, and the share of one CPU used."""
         elapsed_s = max(self._now_s() - self._since_s, 1e-9)
         return self.pause_s / elapsed_s, self.cpu_s / elapsed_s
 
@@ -194,10 +195,10 @@ class Budget:
 def probe_environment(
     folder: Path, instrument: Sequence[str], base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment that starts a command with the probe; ``folder`` is the run's own.
+    """Return the environment that starts a command with the probe.
 
     Args:
-        folder: a directory for the sockets, made private to this user.
+        folder: the run's directory for the sockets, made private to this user.
         instrument: patterns of commands to instrument; empty for the command and its children.
         base: the rest of the environment; its PYTHONPATH is kept after the probe's folder.
 
@@ -219,8 +220,9 @@ def probe_environment(
 
 
 def carried_folder(pid: int, proc: Path = Path("/proc")) -> Path | None:
-    """Return the probe directory with which a running process was started, as seen from here;
-    None if it has none, or is in another pid namespace (a container of its own).
+    """Return the probe directory with which a running process was started, as a path from here.
+
+    None if it has none, or runs in another pid namespace (a container of its own).
     """
     process = proc / str(pid)
     try:
@@ -251,7 +253,7 @@ class ProbeClient:
         self._collect_s_per_object: dict[int, float] = {}
 
     def pids(self) -> list[int]:
-        """Return live processes with a probe, and remove the sockets of ended ones."""
+        """Return the pids of live processes with a probe; remove the sockets of ended ones."""
         living = []
         with contextlib.suppress(OSError):
             for path in self._folder.glob("*.sock"):
@@ -273,7 +275,7 @@ class ProbeClient:
         """Return the counts of the process's allocators and collector.
 
         Raises:
-            ProbeError: why there is none.
+            ProbeError: there is no answer; the message says why.
         """
         lines = self._ask(pid, {"op": "status"}, _STATUS_S)
         status = _decoded(lines[-1], ProbeStatus)
@@ -291,7 +293,7 @@ class ProbeClient:
             at_rest: the process is idle, so that a pause delays nothing.
 
         Raises:
-            ProbeError: why there is none: no memory, the process is stuck, or too slow.
+            ProbeError: the scan failed: too little memory, or the process is stuck or too slow.
         """
         account = self.budget(pid)
         way, left_out = self._way(pid)
@@ -339,11 +341,12 @@ class ProbeClient:
         )
 
     def idle_look(self, pid: int) -> IdleAnswer:
-        """Look at what an idle process holds, after a collection if that is short enough and the
-        process has not disabled it: garbage that it would keep is not freed here either.
+        """Look at what an idle process holds, after a collection if that is short enough.
+
+        A process that has disabled its collector keeps its garbage, so nothing is collected there.
 
         Raises:
-            ProbeError: why there is none.
+            ProbeError: there is no answer; the message says why.
         """
         tracked = self._tracked.get(pid)
         seconds_each = self._collect_s_per_object.get(pid, _COLLECT_S_PER_OBJECT)
@@ -468,7 +471,7 @@ def _no_room(pid: int, need_bytes: int, room: Headroom) -> str:
 def _device_ranges(folder: Path) -> list[list[int]]:
     """Return address and size of a process's device mappings that can be excluded from a fork.
 
-    Skips what is excluded already (``dc``) and what the kernel would not restore (``io``).
+    Skips mappings that are excluded already (``dc``) or that the kernel would not restore (``io``).
     """
     try:
         mapped = (folder / "maps").read_text("utf-8", "replace")
@@ -491,7 +494,7 @@ def _device_ranges(folder: Path) -> list[list[int]]:
 
 
 def _effective_user(pid: int) -> int:
-    """Return its current user; -1 once it has ended.  The owner of its /proc folder may differ."""
+    """Return the effective user of ``pid``, which may not own its /proc folder; -1 if it ended."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
         return int(next(line for line in lines if line.startswith("Uid:")).split()[2])

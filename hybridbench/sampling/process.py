@@ -1,6 +1,6 @@
-"""What the kernel reports about a process: read from /proc, from outside, without stopping it.
+"""Read what the kernel reports about a process in /proc, from outside, without stopping it.
 
-Memory, file descriptors, CPU time used, and CPU time waited for: a starved worker looks slow.
+Memory, file descriptors, CPU time used, and time waited for a CPU: a starved worker looks slow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ProcessGoneError(Exception):
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """One reading of ``/proc/PID/status``: 50 microseconds, invisible to the process."""
+    """One reading of ``/proc/PID/status``, which takes 50 microseconds and does not disturb it."""
 
     rss_bytes: int
     rss_anon_bytes: int
@@ -44,9 +44,10 @@ class ProcessMemory:
 
 
 def require_proc(proc: Path = _PROC) -> None:
-    """
+    """Check that /proc is mounted.
+
     Raises:
-        ConfigError: nothing can be measured, since /proc is not mounted here.
+        ConfigError: it is not, so nothing can be measured.
     """
     if not (proc / "self" / "status").exists():
         raise ConfigError(
@@ -127,9 +128,7 @@ def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
 
 
 def read_children(pid: int, proc: Path = _PROC) -> tuple[int, int]:
-    """Count the live children of ``pid``, and those that ended and that it has not waited for,
-    without the copies that heap scans fork.
-    """
+    """Count ``pid``'s live children and its zombies, without the copies that heap scans fork."""
     states = []
     for thread in (proc / str(pid) / "task").glob("*/children"):
         for child in _text_or_nothing(thread).split():
@@ -170,8 +169,9 @@ def read_steal_s() -> float | None:
 
 
 def read_busy_s() -> float | None:
-    """Return the seconds that all CPUs ran programs, including kernel work for them; None if
-    unknown.
+    """Return the seconds that all CPUs spent on programs and on kernel work for them.
+
+    None if unknown.
     """
     try:
         times = psutil.cpu_times()
@@ -182,8 +182,9 @@ def read_busy_s() -> float | None:
 
 
 def read_family_cpu_s(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of these processes and all their descendants, including those that
-    ended and were waited for.
+    """Return the CPU seconds of these processes and all their descendants.
+
+    This includes descendants that ended and were waited for.
     """
     family: dict[int, psutil.Process] = {}
     for pid in pids:

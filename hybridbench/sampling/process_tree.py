@@ -1,7 +1,7 @@
-"""A tree of processes as the kernel shows it: its members, their roles, what each holds.
+"""Read a tree of processes from /proc: its members, their roles, what each holds.
 
-Read from /proc directly: one file has a process's parent, session, start, end and CPU time, even
-for other users' processes.  psutil has neither session nor end, and reads more files.
+Not through psutil: one file has a process's parent, session, start, end and CPU time, even for
+other users' processes.  psutil has neither session nor end, and reads more files.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _EXIT_SIGNAL, _WAIT_STATUS = 35, 49
 _GONE: Final = frozenset("ZX")
 
 # A name becomes a role once a process of that name has lived this long: an installer's 200
-# short-lived children are no roles.
+# short-lived children must not become roles.
 PERSISTENT_S: Final = 5.0
 # A child started by multiprocessing imports its program before it sets a title: vLLM's take a
 # minute on one core.
 UNTITLED_S: Final = 90.0
 _ROLES_MAX: Final = 64
-# A process changes its name when it executes another program, and when it sets its own title; one
-# that writes its activity into its title would change it forever.
+# A process changes its name when it executes another program or sets its own title; one that shows
+# its activity in its title would never stop changing it.
 _RENAMES_MAX: Final = 3
-# Reading that walks page tables is done for one process at a time, and at most this often for each.
+# Readings that walk page tables are taken of one process at a time, and at most this often of each.
 _SLOW_EVERY_S: Final = 30.0
 _NAMES_KEPT: Final = 100
 
@@ -140,7 +140,7 @@ class ProcessTree:
 
     @property
     def not_seen(self) -> list[str]:
-        """What the samples lack, in words."""
+        """What the samples lack, in words for the report."""
         missed = [
             f"{_listed(sorted(names))} of {role}, which belongs to another user"
             for role, names in sorted(self._unseen.items())
@@ -156,8 +156,9 @@ class ProcessTree:
         return missed
 
     def wait_status(self, pid: int) -> int | None:
-        """Return how a process of the tree ended, as ``os.waitpid`` reports it; None unless it was
-        seen as a zombie, before its parent waited for it.
+        """Return how a process of the tree ended, as ``os.waitpid`` reports it.
+
+        None unless it was seen as a zombie, before its parent waited for it.
         """
         return self._wait_status.get(pid)
 
@@ -171,7 +172,7 @@ class ProcessTree:
         return sorted(found, key=lambda process: (process.started_s, process.pid))
 
     def read(self) -> list[ProcessSample]:
-        """Read every process with a role, leaving out those that end meanwhile."""
+        """Read every process with a role, except those that end meanwhile."""
         members = self.members()
         self._children = _children_of(members)
         self._name([self._with_command(process) for process in members])
@@ -182,7 +183,7 @@ class ProcessTree:
         return [sample for sample in found if sample is not None]
 
     def _with_command(self, process: TreeProcess) -> TreeProcess:
-        """Read the command, for members only: a process that forks blocks the reader."""
+        """Return ``process`` with its command; for members only: a forking process blocks this."""
         try:
             line = (self._proc / str(process.pid) / "cmdline").read_bytes()
         except OSError:
@@ -201,7 +202,7 @@ class ProcessTree:
         with suppress(OSError):
             handle = os.pidfd_open(process.pid)
             try:
-                # From here on the handle prevents reuse of the pid.
+                # From here on, the handle refers to this process even if the pid is reused.
                 now = _process(process.pid, self._proc)
                 if now is not None and now.key == process.key:
                     signal.pidfd_send_signal(handle, number)
@@ -303,9 +304,7 @@ class ProcessTree:
 
 @dataclass
 class _Membership:
-    """Which of ``every`` process belongs to the root: by parent, session, mark, or earlier
-    membership.
-    """
+    """Decides which processes belong to the root, by parent, session, mark or earlier calls."""
 
     every: Mapping[int, TreeProcess]
     root: tuple[int, float]
@@ -362,7 +361,7 @@ def _process(pid: int, proc: Path, saw_end: SawEnd | None = None) -> TreeProcess
 
 
 def _children_of(members: list[TreeProcess]) -> Counter[int]:
-    """Count the children of each process; the first has those whose parent ended as well."""
+    """Count the children of each process; orphans count as children of the first."""
     pids = {process.pid for process in members}
     return Counter(
         process.parent if process.parent in pids else members[0].pid for process in members[1:]

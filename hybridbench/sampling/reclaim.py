@@ -7,8 +7,8 @@ of a run and never a repeated probe.
 The steps of a diagnosis go from harmless to most destructive.  Malloc's free memory comes first,
 because it can be released without changing any object.  The collector comes before the
 cache: a cache that is dropped while removed nodes keep their pointers becomes garbage itself, and
-would be charged to the collector.  Malloc is trimmed before each reading, or what a step frees
-would stay in its lists.
+would be charged to the collector.  Malloc is trimmed before each reading; otherwise memory that a
+step frees would stay in malloc's free lists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REST, TRIM, COLLECT, FLUSH, DEVICE = "rest", "trim", "collect", "flush", "device
 class ReclaimHooks:
     """What the steps need from the process: a reading, a cache flush, a device cache flush.
 
-    ``read`` returns memory alone; each step adds its name and duration.
+    ``read`` returns only the memory; each step adds its name and duration.
     """
 
     read: Callable[[], StageReading]
@@ -81,7 +81,8 @@ def _collect_everything() -> None:
 def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Reclaimed:
     """Trim malloc, flush the cache, collect everything including frozen objects; read after each.
 
-    Malloc is trimmed again before each reading, or what a step frees would stay in its free lists.
+    Malloc is trimmed again before each reading, so that memory freed by a step does not stay in its
+    free lists.
     """
     at_rest = read_bytes()
     malloc_trim()

@@ -41,7 +41,7 @@ def retained_growth(
 
 @dataclass(frozen=True)
 class _Grown:
-    """A place with its growth; a ``count`` of 0 is a container that grew."""
+    """A place and its growth; if ``count`` is 0, a container grew."""
 
     place: Place
     count: int
@@ -59,7 +59,7 @@ class _Grown:
 def _grown(
     place: Place, before: Mapping[str, tuple[int, int]], net: Mapping[str, int]
 ) -> Iterable[_Grown]:
-    """Yield the topmost places that grew; what they hold is included.
+    """Yield the topmost places that grew; their growth includes what they hold.
 
     Dragged objects are counted separately from the structure that they hang from.
     """
@@ -128,7 +128,7 @@ def _row(live: LivePaths, grown: _Grown) -> RetainedObjects | None:
 
 
 def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[RetainedObjects]:
-    """Return one row per class: what neighbour pointers hold has no place of its own."""
+    """Return one row per class: objects held by neighbour pointers have no single place."""
     rows = []
     for name in sorted({found.type_name for found in grown}):
         alike = [found for found in grown if found.type_name == name]

@@ -1,4 +1,4 @@
-"""Names of processes in samples and reports: their own title, else the program that they run."""
+"""Name processes in samples and reports: by their own title, else by the program they run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
 
 
 def role_of_command(command: Sequence[str]) -> str:
-    """Return a process's own title (``VLLM::EngineCore``), else its program, or Python's script or
-    module.
+    """Return a process's own title (``VLLM::EngineCore``), else its program.
+
+    For Python, that is the script or module.
     """
     words = [word for word in command if word]
     if not words:

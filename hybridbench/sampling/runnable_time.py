@@ -1,8 +1,8 @@
-"""How long a process could have run: the clock that decides whether it is late, hung or dead.
+"""Measure how long a process could have run, to decide whether it is late, hung or dead.
 
 On a crowded machine a process waits for a CPU, and a stopped one waits for a signal.  Neither is
 its fault, so that time does not count.  A sleeping process could run at any moment: for a
-deadlocked one this clock runs as fast as wall time.
+deadlocked one, this clock runs as fast as wall time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 # Read at most this often, because reading ten threads takes 0.3 ms.
 _READ_EVERY_S: Final = 0.5
-# A caller that did not ask for longer was delayed itself, so time beyond this does not count.
+# A caller that reads this clock later than this was delayed itself, so the excess does not count.
 _ATTENTION_S: Final = 2.0
 # A process that did not run at all for this long will not run again: time then counts, so that no
 # wait is endless.
@@ -35,7 +35,7 @@ class _Thread:
 
 
 class RunnableTime:
-    """Sums up the time in which a process could have run; must be read now and then."""
+    """Sums up the time in which a process could have run; read it at least every two seconds."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class ProcessSource:
     """Memory, threads and descriptors of one process, in under a millisecond.
 
     Attributes:
-        shared_bytes: shared memory at the last reading, which is no metric of our own workers.
+        shared_bytes: shared memory at the last reading; not a metric of our own workers.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -64,7 +64,7 @@ class ProcessSource:
 
 
 class ChildrenSource:
-    """Child processes of our worker, beside those of heap scans; a healthy one has none."""
+    """Child processes of our worker, without those of heap scans; a healthy worker has none."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -77,10 +77,9 @@ class ChildrenSource:
 
 
 class StarvationSource:
-    """CPU time that a process used, and time for which it had to wait, from its scheduler and the
-    hypervisor.
+    """A process's CPU time, its time waiting for a CPU, and the time the hypervisor stole.
 
-    A parked process does not wait: time that the hypervisor stole meanwhile is excluded.
+    A parked process does not wait, so time stolen while it was parked is excluded.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -154,7 +153,7 @@ class PssSource:
 
 
 class HarnessSource:
-    """This process itself: growth of the observer would be blamed on the target."""
+    """Memory of this process, because growth of the bench could be blamed on the target."""
 
     def read(self) -> Mapping[str, float]:
         return {"harness_rss_bytes": read_process_memory(os.getpid()).rss_bytes}
@@ -162,7 +161,7 @@ class HarnessSource:
 
 @dataclass(frozen=True)
 class TimedSource:
-    """A source and its own beat; with None it is read at every sample."""
+    """A source and its own beat; without a beat it is read at every sample."""
 
     source: Source
     beat: Beat | None = None

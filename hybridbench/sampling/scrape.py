@@ -1,8 +1,8 @@
 """Read a server's metrics page, in Prometheus format: counters of work, and gauges.
 
-This happens in a separate thread, so that a hung server blocks only that thread.  Reading is
-limited in size and time, and only names seen before, or among the first hundreds, are kept, so that
-a server's page costs this process a bounded amount.
+This happens in a separate thread, so that a hung server blocks only that thread.  A page costs this
+process a bounded amount: reading is limited in size and time, and only the first few hundred names
+are kept.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _SPLIT: Final = frozenset(
     {"finished_reason", "finish_reason", "status", "status_code", "code", "reason"}
 )
 _VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
-# Time stamps and texts as numbers; and the client library's metrics about its own process.
+# Timestamps, texts as numbers, and the client library's metrics about its own process.
 _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
 # vLLM's page has its configuration in labels.
 _CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
 _USED: Final = re.compile(r"(\w+):(?:kv|gpu)_cache_usage_perc")
-# Falls of a counter that were made up for in one step: a restart does that once at most.
+# How often a counter must fall and return in one step: after a restart it does so once at most.
 _RETURNS: Final = 5
 _IN_TURN: Final = "several processes answer {address} in turn, each with counts of its own."
 # Characters that end a metric's name on a line of the page.
@@ -73,7 +73,7 @@ _PAGES: Final = re.compile(r"/(metrics|health\w*|ping|readyz?|livez?)/?$")
 
 
 class NoMetricsError(Exception):
-    """The text is no metrics page; the message says why, without quoting the page."""
+    """The text is not a metrics page; the message says why, without quoting the page."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ class Scrape:
 
     Attributes:
         counters: ``scraped.NAME``; these never fall: after a server restart they continue.
-        gauges: ``gauge.NAME``.  Metrics of the bundled engine have a soak's names in both.
+        gauges: ``gauge.NAME``.  In both, the bundled engine's metrics have their soak names.
         running, waiting: requests; None if no gauge of that meaning is known.
-        pools: what is known about the engine's pools, by pool and part.
+        pools: slots of the engine's pools, by pool and part, as far as known.
         by_name: number of series on the page by metric name; names that appear late are
             combined under "".
-        failed: why there is no page now, or what was left out of it; one sentence.  Without
-            counters the page tells nothing about the target as a whole.
-        asked_s: monotonic time of the request: the page is no older.
+        failed: why there is no page now, or what was left out of it; one sentence.  If there are no
+            counters either, the page says nothing about the target as a whole.
+        asked_s: monotonic time of the request; the page is not older.
     """
 
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -126,8 +126,9 @@ class Scraper:
         self._thread.start()
 
     def latest(self) -> Scrape | None:
-        """Return the last answer; None before the first.  After a failure it has no gauges, and the
-        counters keep their values.
+        """Return the last answer; None before the first.
+
+        After a failure it has no gauges, and the counters keep their values.
         """
         asked_s = self._asked_s
         if asked_s is not None and time.monotonic() - asked_s > 2 * self._patience_s:
@@ -169,8 +170,8 @@ class Scraper:
 class RisingCounters:
     """Totals of counters that restart at 0 with their server.
 
-    A fall adds nothing, so that neither a restart nor a vanished set of labels makes a step; at
-    most, what a new server counted before its first reading is missing.
+    A fall adds nothing, so neither a restart nor a vanished set of labels makes the total jump.  At
+    most, the total lacks what a new server counted before its first reading.
     """
 
     def __init__(self) -> None:
@@ -182,8 +183,9 @@ class RisingCounters:
 
     @property
     def taken_in_turn(self) -> bool:
-        """Whether several processes answer in turn, each with counts of its own: then a counter
-        falls, and returns to its earlier value in one step, again and again.
+        """Whether several processes answer in turn, each with counts of its own.
+
+        Then a counter falls, and returns to its earlier value in one step, again and again.
         """
         return max(self._returns.values(), default=0) >= _RETURNS
 
@@ -192,7 +194,7 @@ class RisingCounters:
         if value < last:
             self._fallen[name] = max(before, last), min(low, value)
         elif value >= before and self._fallen.pop(name, None) is not None:
-            # A counter that was started anew comes back in many small steps.
+            # A counter that restarted climbs back in many small steps.
             self._returns[name] += before - last > (before - low) / 2.0
 
     def after(self, now: Mapping[str, float]) -> Mapping[str, float]:
@@ -225,7 +227,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     Raises:
         NoMetricsError: it is not a metrics page.
     """
-    # The values of labels may have other separators of lines, such as U+2028.
+    # Split at newlines only: label values may contain other line separators, such as U+2028.
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     named = Counter(_BARE.split(line, 1)[0] for line in lines if not line.startswith("#"))
     if open_metrics:
@@ -263,14 +265,14 @@ class _Found:
         self.gauges: dict[str, float] = {}
         self.left_out: set[str] = set()
         self._values: dict[str, set[str]] = {}
-        # Of vLLM and its derivatives: each engine's share of its blocks, and their number.
+        # For vLLM and its derivatives: each engine's share of blocks in use, and number of blocks.
         self._shares: dict[tuple[str, str], float] = {}
         self._blocks: dict[tuple[str, str], float] = {}
 
     @property
     def blocks_in_use(self) -> float | None:
-        """Blocks in use of all engines' KV caches; None if the page does not say."""
-        # One block of each engine is never handed out.
+        """Blocks in use in all engines' KV caches; None if the page does not say."""
+        # Each engine never hands out one of its blocks.
         used = [
             round(share * (self._blocks[engine] - 1))
             for engine, share in self._shares.items()
@@ -330,7 +332,7 @@ def _cache_sizes(sample: Sample) -> dict[str, float]:
 
 
 def _counts(kind: str, name: str) -> bool:
-    """Whether a sample never falls; for histograms and summaries, the counts and sums."""
+    """Whether a sample is a counter; of a histogram or summary, its count and sum are."""
     if kind in ("histogram", "summary"):
         return name.endswith(("_count", "_sum"))
     return kind == "counter" or (kind in ("unknown", "untyped") and name.endswith("_total"))
@@ -431,7 +433,7 @@ class _Page:
         if len(content) > PAGE_BYTES_MAX:
             raise NoMetricsError(f"it is longer than {PAGE_BYTES_MAX // MIB} MiB")
         if response.length:
-            # A read of limited size does not raise this, and half a number is a number.
+            # A read of limited size does not raise this, and half a number still parses as one.
             raise http.client.IncompleteRead(content, response.length)
         if "html" in content_type or content.lstrip()[:1] == b"<":
             raise NoMetricsError("it is a page of HTML")

@@ -1,8 +1,8 @@
 """Interpret the metric names of each engine's metrics page.
 
 The bundled engine behind ``serve`` reports the same metrics there as in a soak: they keep their
-soak names, so that the same findings are made.  For other engines' pools a page shows what is in
-use: neither free nor evictable from the prefix cache.
+soak names, so that the same findings are made.  For other engines' pools, a page shows the slots in
+use, which are neither free nor evictable from the prefix cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POOL: Final = re.compile(
 )
 _TAKEN: Final = re.compile(r"(?P<family>waiting_taken|lost_taken)_(?P<rest>\w+)_slots_total")
 _EVENT: Final = re.compile(r"(?P<family>events|steps_with)_(?P<event>\w+)_total")
-# Levels of requests abandoned by their clients, or stuck.
+# Gauges of requests that are stuck or that their clients have abandoned.
 _LEVELS: Final[Mapping[str, str]] = {
     "requests_without_client": "requests_without_client",
     "oldest_request_seconds": "oldest_request_s",
@@ -35,7 +35,7 @@ _SGLANG_HELD: Final = "sglang:streaming_session_held_tokens"
 def series_names(page: Collection[str]) -> Mapping[str, str]:
     """Map the bundled engine's metric names on ``page`` to series names.
 
-    Events that the load client counts too keep their name on the page.
+    Events that the load client also counts are left out, so they keep their names on the page.
     """
     ours = [name.removeprefix(_OURS) for name in page if name.startswith(_OURS)]
     pools = {found["pool"] for name in ours if (found := _POOL.fullmatch(name))}
@@ -62,8 +62,8 @@ def pools_of(
     """Return slots by pool and part, from a page's series and gauges; empty for unknown engines.
 
     Args:
-        levels: by the names of ``series_names``, or else those on the page.
-        blocks_in_use: of the KV cache of vLLM and its derivatives; None if unknown.
+        levels: gauges by their names from ``series_names``, or else by their names on the page.
+        blocks_in_use: KV cache blocks in use, for vLLM and its derivatives; None if unknown.
     """
     pools: dict[str, dict[str, float]] = {}
     if blocks_in_use is not None:
@@ -77,7 +77,7 @@ def pools_of(
             if held is not None:
                 pools[sglang["pool"]] = {IN_USE: value - held}
     if not any(parts.get("session_held") for parts in pools.values()):
-        # When idle, no request and no session is left that could hold a lock.
+        # When the engine is idle, no request or session is left that could hold a lock.
         for parts in pools.values():
             if "protected" in parts:
                 parts[IN_USE] = parts["protected"]
@@ -85,7 +85,7 @@ def pools_of(
 
 
 def _held_by_sessions(pool: str, levels: Mapping[str, float]) -> float | None:
-    """Return what SGLang's open sessions hold of a pool; None if its page does not say."""
+    """Return how much of a pool SGLang's open sessions hold; None if its page does not say."""
     if not levels.get(_SGLANG_SESSIONS):
         return 0.0
     return levels.get(_SGLANG_HELD) if pool == "kv" else None

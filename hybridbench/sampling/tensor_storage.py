@@ -1,4 +1,4 @@
-"""Which torch storages a set of tensors keeps alive; empty in a process without torch."""
+"""Find the torch storages that only a given set of tensors keeps alive; none without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TensorStorages:
-    """All host tensors of the heap, by storage: a storage dies only when all its tensors do."""
+    """All host tensors of the heap, by storage: it is freed only with the last of its tensors."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ def _bases_without_holder(dead: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _references_to_a_base_that_nobody_holds(like: torch.Tensor) -> int:
-    """Measured on a tensor of our own, since versions of torch and Python differ."""
+    """Measure this on a tensor of our own, because versions of torch and Python differ."""
     view = like.new_zeros(2)[:1]
     bases = {0: view._base}
     return sys.getrefcount(bases[0])
