@@ -1,4 +1,4 @@
-"""Start the probe in this process if the environment requests it; hide from the program otherwise.
+"""Start the probe in this process if the environment requests it; stay invisible to the program.
 
 Every Python that the program starts runs this file first, including old ones, so it uses only
 Python 2 syntax.  A ``sitecustomize`` later on the path runs as if this one did not exist, with the
@@ -40,7 +40,7 @@ def _run_shadowed():
     try:
         __import__(__name__)
     except ImportError:
-        # There is no other one, or it fails: ``site`` reports that as usual.
+        # There is no other sitecustomize, or it failed: ``site`` reports either as usual.
         if own is not None:
             sys.modules[__name__] = own
         raise

@@ -114,7 +114,7 @@ class ForkedChild:
 def fork_child(
     work: Callable[[], bytes], close_in_child: Sequence[int], timeout_s: float
 ) -> ForkedChild:
-    """Fork a child that sends what ``work`` returns.  On an error it exits with status 1, silently.
+    """Fork a child that sends what ``work`` returns; on an error it exits with status 1 instead.
 
     Args:
         close_in_child: descriptors that the child closes at once; otherwise they would stay open

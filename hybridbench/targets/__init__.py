@@ -1,1 +1,1 @@
-"""Targets of a soak: each is one or more processes behind the versioned wire."""
+"""Targets of a soak: the bundled engine, a command, running processes, or a remote server."""

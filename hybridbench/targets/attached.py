@@ -19,7 +19,8 @@ class AttachedTree(SeenTree):
     """The process ``pid`` and all its descendants; a later process with the same pid is ignored."""
 
     def __init__(self, pid: int, role_of: RoleOf = role_by_command) -> None:
-        """
+        """Attach to the process ``pid``.
+
         Raises:
             ConfigError: there is no such process, or it is this process or an ancestor of it.
         """
@@ -50,10 +51,10 @@ class AttachedTree(SeenTree):
         """Do nothing: its output is not ours to cut."""
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """Leave the processes running, without a request or a wait."""
+        """Leave the processes running; neither signal them nor wait."""
         del patience_s
         return self.exit_status()
 
     def kill(self) -> bool:
-        """Return whether the processes have ended by themselves; nothing is done to them."""
+        """Kill nothing; return whether the processes have ended by themselves."""
         return self.exit_status() is not None

@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LAST_LINES: Final = 3
 _POLL_S: Final = 0.2
-# Time for a process that was asked to end: a soak drains its engine, judges and reports.
+# Time for a process to end after SIGTERM: a soak drains its engine, judges and reports.
 _LAST_WORDS_S: Final = 300.0
 
 
@@ -87,7 +87,7 @@ class BackgroundProcess:
             output: where its stdout goes; None discards it.
             keep_errors: whether ``run`` reads its stderr; otherwise it is discarded.
             pass_fds: descriptors that it inherits.
-            ends_with_parent: have the kernel ask it to end when this process is killed.
+            ends_with_parent: have the kernel send it SIGTERM when this process dies.
 
         Raises:
             OSError: the system cannot start it.
@@ -117,7 +117,7 @@ class BackgroundProcess:
 
     @property
     def could_run_s(self) -> float:
-        """Return its runnable time since its start, without waits for a processor."""
+        """Its runnable time since its start, without waits for a processor."""
         return self._could_run.elapsed_s()
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -125,10 +125,10 @@ class BackgroundProcess:
         self._process.send_signal(number)
 
     def run(self, patience_s: float, words: TextIO | None = None) -> Completed:
-        """Wait for the end, and copy stderr to ``words``; end it after ``patience_s`` of runnable
-        time: it is asked first, so that a soak still judges what it has, then killed.
+        """Wait for the end and copy stderr to ``words``; needs ``keep_errors``.
 
-        Needs ``keep_errors``.
+        After ``patience_s`` of runnable time, the process gets SIGTERM, so that a soak still judges
+        what it has; later it is killed.
         """
         late, over = threading.Event(), threading.Event()
 

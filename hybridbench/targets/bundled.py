@@ -149,7 +149,7 @@ class BundledTarget:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether part of what was posted is still waiting for the worker to read."""
+        """Whether some posted messages are not sent yet, because the worker does not read."""
         return self._wire.has_unsent
 
     def could_run_s(self) -> float:

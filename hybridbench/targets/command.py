@@ -1,6 +1,4 @@
-"""A user's command as a target: started here, observed from outside, and ended with all its
-descendants.
-"""
+"""Run a user's command as a target: start it, observe it from outside, end all its processes."""
 
 from __future__ import annotations
 
@@ -85,7 +83,7 @@ class LaunchedCommand(SeenTree):
         return self._ended if pid == self.pid else super().exit_of(pid)
 
     def exit_status(self) -> ExitStatus | None:
-        """Return how the command ended; None while it runs, or a daemon that it has started."""
+        """Return how the command ended; None while it, or a daemon that it started, runs."""
         ended = self._ended
         return None if ended == ExitStatus(0, None) and self._has_daemon else ended
 
@@ -107,7 +105,7 @@ class LaunchedCommand(SeenTree):
         self._stderr.trim()
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """Ask every process to end; kill the rest once the first one's time is up."""
+        """Send every process SIGTERM, wait for the first one to end, and kill the rest."""
         self._tree.signal(signal.SIGTERM)
         if await_end(self._process, patience_s) is not None:
             self._await_rest(min(patience_s, _REST_S))

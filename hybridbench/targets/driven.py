@@ -1,4 +1,4 @@
-"""A prepared release used without a server: our worker drives its classes in its environment."""
+"""Use a prepared release without its server: our worker drives its classes in its environment."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def driven_program(text: str, root: Path) -> WorkerProgram:
 
 
 def _path_to_this_package(home: Path) -> Path:
-    """Create a folder with a link to this package alone: the site-packages that it is installed in
-    may have other versions of the release's dependencies.
+    """Create a folder with a link to this package alone.
+
+    The site-packages that it is installed in may have other versions of the release's dependencies.
     """
     package = Path(hybridbench.__file__).resolve().parent
     folder = home / "import"

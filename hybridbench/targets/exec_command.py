@@ -2,7 +2,7 @@
 
 ``targets/command.py`` runs this file with a descriptor, the bench's pid, an environment entry and
 the command.
-If the system cannot start the command, its reason is written to the descriptor.
+If the system cannot start the command, the reason is written to the descriptor.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ def _failure(command: Sequence[str], what: str, log: Path) -> WorkerFailedError:
 
 
 def _reason(log: Path) -> str:
-    """The first and the last exception of ``log``, as what a server says at its end is often about
-    the end itself; the last lines if there is none.
+    """Return the first and the last exception in ``log``, or its last lines if it has none.
+
+    The last exception alone is not enough: it is often about the shutdown itself.
     """
     lines = [line.strip() for line in StderrFile(log).tail(FILE_BYTES_MAX, FILE_BYTES_MAX)]
     raised = [found[1] for found in map(_EXCEPTION.search, lines) if found]

@@ -23,7 +23,7 @@ def link_packages(packages: Sequence[Package], giver: Path, taker: Path) -> list
     """Link those of ``packages`` that are complete in the environment ``giver`` into ``taker``.
 
     Programs that replace a file write a new one (pip and Python do), so neither environment changes
-    the other.  Both have the same Python version.
+    the other.  Both must have the same Python version.
 
     Returns:
         The packages now installed in ``taker``; none if the file system does not support links.

@@ -40,16 +40,17 @@ def missing_engine_packages() -> list[str]:
 
 
 def require_engine_packages() -> None:
-    """
+    """Check that the packages that the bundled engine needs are installed.
+
     Raises:
-        ConfigError: a package that the bundled engine needs is not installed.
+        ConfigError: one of them is not.
     """
     for name in missing_engine_packages():
         raise no_engine(name)
 
 
 def no_engine(name: str) -> ConfigError:
-    """Build the error that the bundled engine cannot be used, because ``name`` is not installed."""
+    """Build the error for a bundled engine that cannot run because ``name`` is not installed."""
     return ConfigError(
         f"this needs the bundled engine, and {name} is not installed here: `pip install "
         "hybridbench` brings what it needs, hybridbench-core does without.",
@@ -65,8 +66,9 @@ def _is_installed(name: str) -> bool:
 
 
 def own_command(command: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
-    """Prepare ``command``, one of our Python programs, to import what this process does and to take
-    nothing from the working directory, neither modules nor options; ``settings`` are added to the
+    """Prepare ``command``, one of our Python programs, to run with the imports of this process.
+
+    It takes neither modules nor options from the working directory.  ``settings`` are added to the
     caller's environment.
     """
     ours = {**SAFE_PATH, NO_USER_SETTINGS: "1", "PYTHONPATH": import_path()}
@@ -106,8 +108,8 @@ def await_end(
     """Wait for ``process`` and return its exit code; None if it has not ended.
 
     Args:
-        patience_s: most runnable time to wait for.
-        most_s: most elapsed time to wait for.
+        patience_s: limit on the process's runnable time.
+        most_s: limit on the elapsed time.
     """
     could_run, begun_s = RunnableTime(process.pid), time.monotonic()
     while (code := process.poll()) is None:

@@ -30,7 +30,7 @@ _NONE_FOUND = re.compile(
     re.DOTALL,
 )
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions")
-# As when the METADATA of a source distribution cannot be made: what failed, and of which.
+# What failed, and for which package, as when a source distribution's METADATA cannot be built.
 _FAILED_STEP = re.compile("\N{MULTIPLICATION SIGN} (.+?)[.]?\n╰─> (.+)")
 _AVAILABLE = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
 _SHOWN_VERSIONS: Final = 6
@@ -96,7 +96,7 @@ class Pip:
     def renew(self) -> bool:
         """Install a pip that can read METADATA alone; return False if none is available.
 
-        Other versions fetch the whole wheel for it.
+        Other versions fetch the whole wheel to read it.
         """
         # The interpreter's setuptools would remain beside the one that a release pins.
         self._run("uninstall", "--yes", "--quiet", "setuptools")
@@ -142,7 +142,7 @@ class Pip:
         return [_package(one) for one in found]
 
     def install(self, packages: Sequence[Package]) -> None:
-        """Install exactly these wheels, checked by hash; redo a partly installed one.
+        """Install exactly these wheels, checked by hash; reinstall a partly installed one.
 
         Raises:
             ConfigError: pip failed; the same call may succeed later.
@@ -178,8 +178,10 @@ class Pip:
         return found
 
     def _conflict(self, output: str, needed_by: str) -> ConfigError | None:
-        """Explain a conflict: requirements that no versions satisfy, or, if a constraint of the
-        user is involved, one that is not available at all: pip calls that a conflict, too.
+        """Explain a conflict: requirements that no versions satisfy together.
+
+        If a constraint of the user is involved, pip also calls it a conflict when one of them is
+        not available at all; then name that one.
         """
         match = _CONFLICT.search(output)
         if match is None:
@@ -218,7 +220,7 @@ class Pip:
 
 
 def _reason(output: str) -> str:
-    """Return the line of pip's output that says what went wrong, without its final stop."""
+    """Return the line of pip's output that says what went wrong, without its final period."""
     lines = [line.strip() for line in output.splitlines()]
     errors = [line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")]
     steps = [f"{what}: {which}" for what, which in _FAILED_STEP.findall(output)]
@@ -246,7 +248,7 @@ def _package(found: _Found) -> Package:
 
 
 def _absent(output: str, needed_by: str) -> ConfigError | None:
-    """Return an error for what pip could not find, in pip's words; None for another failure."""
+    """Return an error for a requirement that pip could not find; None for other failures."""
     match = _NONE_FOUND.search(output)
     if match is None:
         return None

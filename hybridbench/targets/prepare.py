@@ -41,10 +41,11 @@ from hybridbench.targets.prepared import (
     save,
 )
 
-# The most packages that are installed again after an interruption.
+# Packages per call of pip: at most these are installed again after an interruption.
 _BATCH: Final = 16
 _START_PATIENCE_S: Final = 600.0
-# Foreign modules; and without bytecode, every pip and every server compiles all its imports.
+# The first adds foreign modules.  With the others, every pip and every server would compile all its
+# imports.
 _NOT_INHERITED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"})
 
 
@@ -97,7 +98,7 @@ def releases_of(
 
     Args:
         engine: the engine.
-        prepared: a release whose environment has the pip to ask.
+        prepared: a prepared release, whose pip is used.
         root: folder of all targets.
         environment: of pip.
 
@@ -161,7 +162,7 @@ class _Steps:
         return pip
 
     def _plan(self, pip: Pip) -> None:
-        """Resolve all requirements from METADATA alone; refuse what is not available."""
+        """Resolve all requirements from METADATA alone; refuse if one is not available."""
         engine = self.engine
         self.say(f"{self.name}: reading METADATA of {engine.package} and of all that it needs")
         found = pip.release(engine.package, self.release)
@@ -226,8 +227,10 @@ class _Steps:
             self._call([str(self.layout.python), "-c", f"import {module}"])
 
     def _try_servers(self) -> tuple[str, ...]:
-        """Return the servers that answer.  The default one must; one for another checkpoint that
-        the release cannot serve here is left out.
+        """Return the servers that answer.
+
+        The default server must answer.  A server for another checkpoint, which the release may be
+        unable to serve here, is left out if it does not.
         """
         answering: list[str] = []
         for name in self.engine.servers:

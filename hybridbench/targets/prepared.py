@@ -91,14 +91,15 @@ def holds_something_else(folder: Path) -> bool:
 
 
 def prepared_target(command: Sequence[str]) -> PreparedTarget | None:
-    """Find the prepared target whose start script or interpreter ``command`` runs, also behind a
-    wrapper such as ``env`` or ``taskset``; None for any other program.
+    """Find the prepared target whose start script or interpreter ``command`` runs.
+
+    Finds it behind a wrapper such as ``env`` or ``taskset`` as well; None for any other program.
     """
     for word in command:
         if os.sep not in word:
             continue
         path = Path(word).absolute()
-        # A link to a start script counts.  The interpreter itself links to one outside our folders.
+        # Try both: a start script may be linked to, and our interpreters link to others outside.
         for one in dict.fromkeys((path, path.resolve())):
             for folder in one.parents:
                 ready = _read(folder / READY, PreparedTarget)

@@ -38,7 +38,7 @@ class OtherServerError(Exception):
 
 
 class Asked:
-    """A question to a server, asked in its own thread so that the caller can continue.
+    """One request to a server, made in its own thread so that the caller can continue.
 
     Attributes:
         failed: why there was no good answer; empty if there was one.
@@ -54,11 +54,11 @@ class Asked:
         self.done = False
 
     def start(self) -> None:
-        """Start to ask."""
+        """Start the request."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop asking; a question in progress may still take its time, and is not awaited."""
+        """Make no more requests; one in progress is not awaited."""
         self._over.set()
 
     def _run(self) -> None:
@@ -77,7 +77,7 @@ class Asked:
 
 
 class Readiness(Asked):
-    """Asks repeatedly until the answer is good; then it is ``done``."""
+    """Repeats the request until the answer is good; then it is ``done``."""
 
     def _run(self) -> None:
         while not self._over.wait(_POLL_S):
@@ -88,8 +88,7 @@ class Readiness(Asked):
 
 
 def completion_or_page(page: str, key: str = "", *, base: str = "", model: str = "") -> None:
-    """Request a few tokens from a server; if it is not OpenAI-compatible, request its ``page``
-    instead.
+    """Request a few tokens from a server, or its ``page`` if it is not OpenAI-compatible.
 
     Args:
         page: URL of its metrics.
@@ -202,7 +201,7 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows what the load client follows, and gives no key to another server."""
+    """Follows the same redirects as the load client, and sends no key to another server."""
 
     def redirect_request(
         self,
@@ -215,7 +214,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         found: urllib.request.Request | None
         if code in (307, 308):
-            # The other ones turn a POST into a GET.
+            # Other redirects turn a POST into a GET.
             found = urllib.request.Request(newurl, req.data, req.headers, method=req.get_method())  # noqa: S310 - http(s) alone, checked by the caller
         else:
             found = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -232,7 +231,7 @@ def _unanswered(url: str, error: OSError) -> NotReadyError:
 
 
 def _without_user(url: str) -> tuple[str, str]:
-    """Return ``url`` without its user, and the header that stands for it; empty for none."""
+    """Return ``url`` without its user, and the Authorization header for that user, if any."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     if not at:

@@ -25,7 +25,7 @@ class SeenTree:
 
     @property
     def not_seen(self) -> list[str]:
-        """What the samples lack, in words."""
+        """What the samples lack, in words for the report."""
         return self._tree.not_seen
 
     def processes(self) -> Sequence[ProcessSample]:

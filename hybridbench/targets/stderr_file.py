@@ -1,4 +1,4 @@
-"""A worker's stderr: a file of bounded size whose last lines remain after the worker's end."""
+"""A worker's stderr: a file of bounded size, which keeps the last lines when the worker ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StderrFile:
         return text.splitlines()[-lines:]
 
     def trim(self) -> bool:
-        """Keep only the end of a file larger than ``FILE_BYTES_MAX``; return whether it was.
+        """Keep only the end of a file larger than ``FILE_BYTES_MAX``; return whether it was larger.
 
         Output during the truncation may be lost: a verbose worker must not fill the disk.
         """

@@ -90,14 +90,16 @@ class Observe(Protocol):
         ...
 
     def processes(self) -> Sequence[ProcessSample]:
-        """Read the current values of each process with a role; empty for a single process, which
-        is sampled under its metrics' own names.
+        """Read the current values of each process with a role.
+
+        Empty for a single process, which is sampled under its metrics' own names.
         """
         ...
 
     def counters(self) -> Mapping[str, float]:
-        """Return the target's own current reports: declared metrics, such as the family
-        ``scraped.*``.  A target on the wire is asked there instead.
+        """Return the metrics that the target itself reports, such as the family ``scraped.*``.
+
+        Empty for a target on the wire, which reports them there.
         """
         ...
 
@@ -121,12 +123,11 @@ class Observe(Protocol):
         ...
 
     def limit_stderr(self) -> None:
-        """Keep its output from growing without bound; called now and then."""
+        """Keep its output from growing without bound; called regularly."""
         ...
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """Let the process end, or wait for a requested end; if it does not end, kill the whole
-        group.
+        """Let the process end, or wait until it does; otherwise kill the whole group.
 
         Returns:
             How it ended; None if not even a kill has ended it yet.
@@ -134,7 +135,7 @@ class Observe(Protocol):
         ...
 
     def kill(self) -> bool:
-        """Kill the whole group; return whether its end was seen, which may take the kernel long."""
+        """Kill the whole group; return whether it has ended, which the kernel may delay."""
         ...
 
 
@@ -172,7 +173,7 @@ class Pending(Protocol):
 class Control(Protocol):
     """The interface of a target that can be asked to drain and to report what it holds.
 
-    A request is given up once the target had ``patience_s`` of runnable time without answering.
+    A request fails if the target does not answer within ``patience_s`` of its runnable time.
     """
 
     heap_scans_wanted: bool  # whether the heap is scanned under traffic

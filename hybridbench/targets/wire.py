@@ -1,9 +1,9 @@
 """The wire between soak loop and worker: a Unix socket pair that carries frames of messages.
 
 Each side first sends eight bytes, a magic word and the protocol version, so that two releases with
-entirely different messages can still recognise that.  Then come frames: a four-byte length (little
-endian) and a msgpack array of messages.  A frame carries all messages that its sender had ready,
-because waking the other side costs more than decoding.
+entirely different messages can still detect the mismatch.  Then come frames: a four-byte length
+(little endian) and a msgpack array of messages.  A frame carries all messages that its sender had
+ready, because waking the other side costs more than decoding.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ParentWire:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether part of what was posted is still waiting for the worker to read."""
+        """Whether some posted messages are not sent yet, because the worker does not read."""
         return bool(self._unsent or self._outbox)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def take(copied: Copied, *, whole: bool) -> dict[str, object]:
     for code in (*copied.codes, *(code for code, _, _ in moment.frames)):
         names.read_code(code)
     places = Places(names)
-    # The lists of the copy itself are as long as the heap that they list.
+    # Ignore the copy's own lists, which are as long as the heap.
     places.seen.update(map(id, vars(copied).values()))
     _visit(places, objects, kinds, moment)
     if whole:
@@ -82,7 +82,7 @@ def _visit(places: Places, objects: list[object], kinds: dict[int, type], moment
 
 
 class _Moment:
-    """All functions, and the frames of running and suspended ones."""
+    """All functions, and the frames of those that are running or suspended."""
 
     def __init__(self, copied: Copied) -> None:
         objects = copied.objects

@@ -1,8 +1,8 @@
 """Select the Python processes below a watched command that get a probe.
 
-Regular expressions in the environment name them.  Without any, these are the command and its
-children with the same interpreter: multiprocessing workers and its own modules, but no installers,
-no one-line commands and no multiprocessing resource tracker.
+Regular expressions in the environment select them.  The default is the command and its children
+with the same interpreter, such as multiprocessing workers and its own modules, but not installers,
+one-line commands or the multiprocessing resource tracker.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def command_of(pid: str) -> list[str]:
 
 
 def program_of(words: list[str]) -> tuple[str, str]:
-    """What an interpreter's command line runs: ("-m", module), ("-c", code) or ("", script)."""
+    """The program in an interpreter's command: ("-m", module), ("-c", code) or ("", script)."""
     rest = iter(words[1:])
     for word in rest:
         if word in _OPTIONS_WITH_WORD:

@@ -1,4 +1,4 @@
-"""Read containers: their number of entries, and the maximum number.
+"""Read containers: how many entries they have, and how many they may have.
 
 Only methods of the built-in types are called, never one that the program defines.
 """
@@ -40,10 +40,10 @@ _LAST: dict[type, Callable[..., Iterator[object]]] = {
 }
 LRU_CACHE = functools._lru_cache_wrapper
 _cache_info_of: Callable[..., tuple[int, int, int | None, int]] = LRU_CACHE.cache_info
-# Attribute names for the maximum number of entries of an object's containers.
+# Names of attributes with the maximum number of entries in an object's containers.
 _BOUND_NAMES = frozenset({"maxsize", "max_size", "maxlen", "max_entries"})
-# More entries than fit into memory: programs write ``sys.maxsize`` for "no limit", and a queue of
-# multiprocessing without a limit has that of its semaphore, 2**31 - 1.
+# More entries than fit into memory are no limit: programs write ``sys.maxsize`` for "unlimited",
+# and an unlimited multiprocessing queue has the limit of its semaphore, 2**31 - 1.
 _UNLIMITED = 10**9
 
 
@@ -84,7 +84,7 @@ def members(found: object, base: type, most: int | None = None) -> list[object]:
 
 
 def latest(found: object, base: type, most: int) -> list[object]:
-    """The last ``most`` entries if the container is ordered, else any."""
+    """The last ``most`` entries if the container is ordered, otherwise any ``most`` of them."""
     if issubclass(type(found), OrderedDict):
         return members(found, base, most)
     iterate = _LAST.get(base, _ITERATE.get(base))
@@ -110,7 +110,7 @@ def bound_of_owner(attributes: dict[str, object]) -> int | None:
 
 
 def _limited(bound: int | None) -> int | None:
-    """``bound``, or None if it is no effective limit."""
+    """``bound``, or None if it is not an effective limit."""
     return bound if bound is not None and bound < _UNLIMITED else None
 
 

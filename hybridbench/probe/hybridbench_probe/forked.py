@@ -144,7 +144,7 @@ class Forker:
         child = itertools.filterfalse(None, map(self._syscall, *self._arguments))
         of_child = itertools.chain.from_iterable(map({0: steps}.__getitem__, child))
         try:
-            # A list: a tuple that is visible to others before it is full could not be filled.
+            # A list: a tuple cannot be filled once others, such as ``gc.get_objects``, refer to it.
             if list(map(_call, of_child)):
                 return 0, 0.0, copied
         except BaseException:
@@ -206,7 +206,7 @@ class Forker:
 
 
 class Child:
-    """The parent's handle of a child, which only it reaps."""
+    """The parent's handle on a child; nothing else reaps the child."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -1,4 +1,4 @@
-"""Read counts of allocators and collector in the process itself, within a millisecond."""
+"""Read the counts of the allocators and the collector inside the process, in a millisecond."""
 
 from __future__ import annotations
 

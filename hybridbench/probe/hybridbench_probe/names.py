@@ -1,9 +1,9 @@
-"""Names that may leave the process: those in its code.
+"""Decide which names may leave the process: only those in its code.
 
 An attribute, a class or a module can be named after data: ``setattr(namespace, user, [])``,
 ``type(title, (), {})``, ``SimpleNamespace(**request)``.  Such a name is replaced by a star.  Only
-code from files counts, not code that ``exec`` compiled from a string, as for named tuples and data
-classes with run-time names.
+code from files counts, not code that ``exec`` compiled from a string, as it does for named tuples
+and data classes with run-time names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import raw
 HIDDEN = "*"
 _LENGTH_MAX = 80
 _HEAP_TYPE = 1 << 9
-# Some have a different ``__name__``.
+# Some of these modules have a different ``__name__``.
 _ALWAYS_IMPORTED = frozenset(sys.builtin_module_names) | {
     "__main__",
     "__mp_main__",  # the program's own module in a worker of multiprocessing
@@ -132,7 +132,7 @@ class Names:
     def _has_method_from_file(self, kind: type, module: str, qualname: str) -> bool:
         """Whether a method's compiled qualname confirms the class name.
 
-        Methods of another module do not count: they got that name later, as in ``namedtuple``.
+        Methods of another module do not count: those were renamed later, as ``namedtuple`` does.
         """
         for function in raw.functions_of_type(kind):
             code = raw.code(function)
@@ -142,7 +142,7 @@ class Names:
         return False
 
     def _declared(self, kind: type) -> frozenset[str]:
-        """Slots and annotated fields of ``kind`` and its bases, of classes named by code."""
+        """Slots and annotated fields of ``kind`` and its bases, as far as code names these."""
         known = self._descriptors.get(id(kind))
         if known is None:
             found: set[str] = set()
@@ -167,7 +167,7 @@ def is_from_file(code: types.CodeType) -> bool:
 
 
 def is_own(module: object) -> bool:
-    """Whether ``module`` is the name of a part of the probe."""
+    """Whether ``module`` is the name of one of the probe's modules."""
     if type(module) is not str:
         return False
     return module == _OWN_PACKAGE or module.startswith(_OWN_PACKAGE + ".")

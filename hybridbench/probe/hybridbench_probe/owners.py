@@ -1,8 +1,8 @@
-"""Find containers by owner: modules, classes, instances, closures and running functions.
+"""Find containers by owner: modules, classes, functions, instances and running functions.
 
-A container is named by the place in the code that holds it, ``module.Class.attribute``, and counted
-once, at its first owner in that order.  Places with the same name are summed, so that a name means
-the same in every heap scan, whatever the addresses.
+A container is named after the place in the code that holds it, ``module.Class.attribute``, and
+counted once, at its first owner in this order.  Places with the same name are summed, so that a
+name means the same in every heap scan, whatever the addresses.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Places:
                 self._count_attribute(layout.name, name, value, layout.kind)
 
     def visit_rest(self, objects: Iterable[object]) -> None:
-        """Count containers without a visited owner: those of C code and of unknown places."""
+        """Count containers that no visited owner holds: those in C code or in unknown places."""
         for found in objects:
             base = self.kinds.of(type(found))
             if base is not None and base is not tuple and id(found) not in self.seen:
@@ -255,9 +255,9 @@ class Places:
             self._waiting.append((path + NESTED, value, base, depth + 1))
 
     def descend(self, entries_max: int | None = None) -> Iterator[None]:
-        """Count the containers inside those counted so far, one of the latter per step.
+        """Count the containers inside those counted so far; one step per outer container.
 
-        Containers with ``entries_max`` entries or more are skipped.
+        Outer containers with ``entries_max`` entries or more are skipped.
         """
         while self._waiting:
             path, value, base, depth = self._waiting.pop()
@@ -286,7 +286,7 @@ class Places:
                 place.kinds[name] = place.kinds.get(name, 0) + 1
 
     def found(self) -> dict[str, object]:
-        """The counts by path, in the form in which they leave the process."""
+        """The counts by path, as they are sent to the client."""
         table = {path: place for path, place in self.table.items() if place.entries}
         return {
             "entries": {path: place.entries for path, place in table.items()},

@@ -10,7 +10,7 @@ _read_mro = vars(type)["__mro__"].__get__
 _read_module_dict = vars(types.ModuleType)["__dict__"].__get__
 _read_code = vars(types.FunctionType)["__code__"].__get__
 _read_module_of_type = vars(type)["__module__"].__get__
-# What a class variable of these types calls; ``isinstance`` would ask the variable for its class.
+# How to get the function inside a class variable of these types.
 _FUNCTION_OF = tuple(
     (kind, vars(kind)[name].__get__)
     for kind, name in ((staticmethod, "__func__"), (classmethod, "__func__"), (property, "fget"))
@@ -32,6 +32,7 @@ def functions_of_type(kind: type) -> Iterator[types.FunctionType]:
     """The methods of a class that are written in Python."""
     for _, value in items_of_type(kind):
         found = value
+        # Not ``isinstance``, which would ask the variable itself for its class.
         for wrapper, read in _FUNCTION_OF:
             if issubclass(type(value), wrapper):
                 found = read(value)
@@ -40,7 +41,7 @@ def functions_of_type(kind: type) -> Iterator[types.FunctionType]:
 
 
 def module_of_type(kind: type) -> str | None:
-    """The module's name in which a class was defined; None if it is missing or is no text."""
+    """The name of the module that defines a class; None if it is missing or not a string."""
     try:
         found = _read_module_of_type(kind)
     except AttributeError:
@@ -60,7 +61,7 @@ def module_dict(module: object) -> dict[str, object]:
 
 
 def module_name(its_globals: object) -> str | None:
-    """``__name__`` of a module's variables; None if it is missing or is no text."""
+    """``__name__`` in a module's variables; None if it is missing or not a string."""
     found = its_globals.get("__name__") if type(its_globals) is dict else None
     return found if type(found) is str else None
 

@@ -95,7 +95,7 @@ class Descriptor:
 
 
 def _moved_up(low: int) -> int:
-    """Move ``low`` to a high number, out of the program's way, which uses low ones."""
+    """Move ``low`` to a high number, because the program uses low ones."""
     try:
         high = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, _DESCRIPTORS_FROM)
     except OSError:
@@ -443,7 +443,7 @@ class _Task:
 
         Raises:
             OSError: the process belongs to another user, or sends nothing.
-            ValueError: it sends no request.
+            ValueError: it does not send a request.
         """
         connection = _socket.socket(fileno=self.connection.number)
         try:

@@ -1,8 +1,7 @@
 """Scan the heap in the process itself, in slices of a millisecond, if a copy would cost too much.
 
 The walk starts at modules and follows references.  It counts no types and skips containers of more
-than a few thousand entries.  Changes between slices are counted in the state that the walk meets,
-so totals are approximate.
+than a few thousand entries.  The heap may change between slices, so totals are approximate.
 """
 
 from __future__ import annotations
@@ -102,15 +101,15 @@ class Walk:
     def _is_worth_naming(self, found: object) -> bool:
         """Whether the object holds a long container, which justifies reading its attributes.
 
-        Reading them by name makes the object keep a dict.  Objects that are large containers
-        themselves are excluded: checking each entry would take too long.
+        Reading them by name gives the object a dict, which it keeps.  Objects that are large
+        containers themselves are excluded: checking each entry would take too long.
         """
         if self._has_many(found):
             return False
         for referent in gc.get_referents(found):
             if self._is_long(referent):
                 return True
-            # If it has that dict already, its attributes are one reference further.
+            # If it already has that dict, its attributes are one reference further away.
             if type(referent) is dict and any(map(self._is_long, members(referent, dict, _LONG))):
                 return True
         return False

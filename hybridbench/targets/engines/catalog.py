@@ -19,7 +19,7 @@ ENGINES: Mapping[str, Engine] = {
 }
 
 SERVERS: Final = tuple(one.name for one in ENGINES.values() if one.servers)
-"""Those that are servers, and not classes that a worker drives."""
+"""Names of the engines that run as servers; a worker drives the classes of the others."""
 
 
 def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[Engine, str]:
@@ -44,7 +44,8 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
 
 
 def engine_called(name: str, engines: Mapping[str, Engine] = ENGINES, option: str = "") -> Engine:
-    """
+    """Return the engine with this name, or with this package name.
+
     Raises:
         UsageError: there is no such engine; about ``option``, if given.
     """
@@ -59,8 +60,9 @@ def engine_called(name: str, engines: Mapping[str, Engine] = ENGINES, option: st
 
 
 def is_server_name(text: str) -> bool:
-    """Return whether ``text`` names a server, rather than an engine whose classes a worker drives;
-    the release is not checked.
+    """Return whether ``text`` names a server, rather than an engine whose classes a worker drives.
+
+    The release is not checked.
     """
     engine = _by_every_name(ENGINES).get(text.partition("==")[0].strip().lower())
     return engine is not None and bool(engine.servers)

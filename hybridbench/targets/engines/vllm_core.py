@@ -13,7 +13,7 @@ from hybridbench.targets.engines.vllm import add_metadata
 
 
 def _complete(site: Path, release: str) -> None:
-    """Add the metadata, and remove the kernels: none runs, and they want the release's torch."""
+    """Add the metadata, and remove the kernels: none runs, and they need the release's torch."""
     add_metadata(site, release)
     for library in (site / "vllm").rglob("*.so"):
         library.unlink()

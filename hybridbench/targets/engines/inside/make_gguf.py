@@ -22,9 +22,10 @@ _NORMAL, _CONTROL = 1, 3
 
 
 def alphabet() -> list[str]:
-    """Return 256 tokens: each ASCII character, as GPT-2's tokenizer writes it, and pairs of letters
-    instead of further bytes.  Random bytes are not UTF-8, and releases before September 2026 end
-    such an answer with an error.
+    """Return 256 tokens: the ASCII characters, as GPT-2's tokenizer writes them, and letter pairs.
+
+    Letter pairs take the place of the other bytes: random bytes are not UTF-8, and releases before
+    September 2026 end such an answer with an error.
     """
     shown = range(33, 127)
     hidden = iter(range(256, 512))
