@@ -1,4 +1,4 @@
-"""The interface of an adapter: what the driving loop needs of one engine's scheduler."""
+"""The interface of an adapter: what the driving loop needs from one engine's scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOCAB_SIZE: Final = 8192
 
 
 class Record(Protocol):
-    """One request, in the words of the release."""
+    """One request of the release, as the driving loop reads it."""
 
     @property
     def req(self) -> Any:
@@ -52,10 +52,10 @@ class Step:
     Attributes:
         mode: mode of the batch: "extend", "decode" or "idle".
         reqs: requests in the batch, the release's own objects.
-        prefilled: those of them, by ``id``, whose prompt the step computed in part or to the end.
+        prefilled: ``id`` of each of them whose prompt the step computed, in part or completely.
         tokens: number of tokens that the model would have computed.
-        prompt_tokens: those of prompts.
-        cut: requests, by ``id``, whose prompt is only partly computed.
+        prompt_tokens: how many of them belong to prompts.
+        cut: ``id`` of each request whose prompt is only partly computed.
         refusals: number of requests matched against the cache but not admitted.
         sent_away: by rid, a sentence for each request that ended without another step.
     """
@@ -119,7 +119,7 @@ class DrivenScheduler(Protocol):
     def step(self) -> Step: ...
     @property
     def has_sent_away(self) -> bool:
-        """Whether the next step has the end of a request to report."""
+        """Whether the next step will report the end of a request."""
         ...
 
     # Sessions.
@@ -149,14 +149,14 @@ class DrivenScheduler(Protocol):
     def watch(self, counters: EngineCounters) -> CacheWatch: ...
     def containers(self) -> dict[str, int]: ...
     def objects(self, reported: Sequence[Any]) -> dict[str, tuple[type, int]]:
-        """Classes of the release, and the number that its structures and ``reported`` hold.
+        """Classes of the release, with the number of instances that it and ``reported`` hold.
 
-        ``reported`` are requests whose end the next step reports.
+        ``reported`` are requests that the caller still holds: their end has not been reported yet.
         """
         ...
 
     def sources(self) -> tuple[str, int]:
-        """SHA-256 of the release's files that are driven, and their number."""
+        """SHA-256 of the release's driven files, and their number."""
         ...
 
 
@@ -175,7 +175,8 @@ def sliding_window(config: EngineConfig) -> int | None:
 
 
 def refuse(wanted: Mapping[str, bool]) -> None:
-    """
+    """Refuse settings that released engines do not support.
+
     Raises:
         ConfigError: names the first setting of ``wanted`` that is used.
     """
@@ -187,5 +188,5 @@ def refuse(wanted: Mapping[str, bool]) -> None:
 
 
 def not_driven(package: str, release: str, known: Iterable[str]) -> ConfigError:
-    """The error for a release that is not among those ``known``."""
+    """Build the error for a release that is not in ``known``."""
     return ConfigError(f"{package} {release} is not driven; there are {', '.join(known)}.")

@@ -1,7 +1,7 @@
 """Account for the slots of a released engine's pools, by holder.
 
 Free lists, caches, sessions and requests are read one by one.  Values that a release computes about
-itself (evictable sizes, its own checks) are not used: they may be the fault.
+itself (evictable sizes, its own checks) are not used: they may be what is wrong.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Books:
         self._of = accounts
 
     def check(self, *, idle: bool) -> list[InvariantViolation]:
-        """Pools whose holders do not account for every slot exactly once.
+        """Return pools whose holders do not account for every slot exactly once.
 
-        With ``idle``, also slots in flight or locked although nothing runs.
+        With ``idle``, also return slots that are in flight or locked although nothing runs.
         """
         found: list[InvariantViolation] = []
         sessions = bool(self._of.session_records())
@@ -84,7 +84,7 @@ class Books:
         return found
 
     def audit(self) -> list[InvariantViolation]:
-        """Slots that have two holders, or are both free and held."""
+        """Return slots that have two holders, or are both free and held."""
         found = []
         for pool, (_, free) in self._of.free_slots().items():
             holder_of = dict.fromkeys(map(int, free), _FREE)

@@ -11,7 +11,7 @@ from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.sglang.scheduler import SGLangScheduler
 from hybridbench.released.vllm.scheduler import VllmScheduler
 
-# The only path that a switch of a release can force, and only SGLang has it.
+# The only path that a release has a switch to force; only SGLang has it.
 _RETRACT = "retract"
 
 
@@ -20,7 +20,7 @@ def build_released(
 ) -> ReleasedEngine:
     """Build the engine ``name``, in the release installed for this interpreter.
 
-    ``force`` is how often to take each path that a profile forces, by name.
+    ``force`` gives, by name, the number of steps between two uses of a path that a profile forces.
 
     Raises:
         ConfigError: there is no such engine, or it does not support ``config``.

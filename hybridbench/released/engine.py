@@ -33,8 +33,8 @@ _IDLE_NAP_S = 0.001
 class _Request:
     """One request from its submission to its end.
 
-    ``record`` is None if the release refused the request on submission; ``stage`` is
-    "queued", "prefill" or "decode", and ``aborted_in`` the stage at its abort, "" before.
+    ``record`` is None if the release refused the request on submission.  ``stage`` is "queued",
+    "prefill" or "decode"; ``aborted_in`` is its stage when it was aborted, "" before that.
     """
 
     rid: str
@@ -74,7 +74,7 @@ class ReleasedEngine:
         self._schedule_s = 0.0
         sizes = tuple(len(slots) for slots, _ in scheduler.accounts.free_slots().values())
         self._steady = SteadyDetector(sizes)
-        # Sentinels of lists and the like, which exist outside the tree from the start.
+        # Sentinels of lists, for example, which exist outside the tree from the start.
         self._beside = _live_instances(scheduler.objects(()))
 
     # Recorded in the run's manifest.
@@ -86,7 +86,7 @@ class ReleasedEngine:
 
     @property
     def model(self) -> str:
-        """The model's name without the release, so that releases compare under one name."""
+        """The model's name without the release, so that different releases have the same name."""
         return f"no model, {self._scheduler.cache_name}"
 
     @property
@@ -209,7 +209,7 @@ class ReleasedEngine:
     def pause_generation(self, mode: PauseMode = "abort") -> None:
         """Run nothing until ``continue_generation``; with "abort", only abort every request.
 
-        The release's scheduler has no mode "abort": its server aborts until nothing runs, and keeps
+        The release's scheduler has no mode "abort": its server aborts until nothing runs, and holds
         new requests back.
         """
         self.counters.pauses += 1
@@ -250,7 +250,7 @@ class ReleasedEngine:
         done = scheduler.step()
         self._schedule_s += time.thread_time() - began_s
         if done.mode == "idle":
-            # Otherwise a release that admits none of its queued requests would busy-loop.
+            # Otherwise this would busy-loop while the release admits none of its queued requests.
             time.sleep(_IDLE_NAP_S)
         counters.steps += 1
         counters.idle_steps += done.mode == "idle"
@@ -288,7 +288,7 @@ class ReleasedEngine:
 
     @property
     def uncounted(self) -> frozenset[str]:
-        """Events that may happen, but cannot be derived from what is seen of the release."""
+        """Events that may happen, but cannot be observed in this release."""
         return self._scheduler.uncounted
 
     @property
@@ -347,7 +347,7 @@ class ReleasedEngine:
         return {**self._cache.sizes(), **self._scheduler.containers()}
 
     def find_containers(self) -> None:
-        """Do nothing: the adapters know a release's containers."""
+        """Do nothing: the adapter lists a release's containers."""
 
     def timings(self) -> dict[str, float]:
         """CPU time of the release's own steps."""
@@ -501,7 +501,7 @@ class ReleasedEngine:
                 self.counters.session_retracts += request.session_id is not None
 
     def _note_closed(self, before: set[str], asked: str = "") -> None:
-        """Count sessions that were open ``before`` and are not now; ``asked`` was being closed."""
+        """Count sessions that were open ``before`` but no longer are; a call closed ``asked``."""
         gone = before - set(self._scheduler.sessions())
         self.counters.session_closes += len(gone)
         self.counters.session_timeouts += len(gone - self._closing - {asked})

@@ -15,7 +15,7 @@ from hybridbench.released.sglang.trees import Part
 
 
 def slots_of(pages: Any, page_size: int) -> Any:
-    """The slots of ``pages``, an int tensor [P], as one of [P * page_size]."""
+    """The slots of ``pages``, an int tensor [P], as an int tensor [P * page_size]."""
     return (pages[:, None] * page_size + torch.arange(page_size)).reshape(-1)
 
 
@@ -26,7 +26,7 @@ class Structures(Protocol):
     page_size: int
 
     def tree_parts(self) -> Iterator[Part]:
-        """What the nodes of the tree hold."""
+        """Yield the slots that the nodes of the tree hold."""
         ...
 
     def free_slots(self) -> Mapping[str, tuple[range, Any]]:
@@ -43,7 +43,7 @@ class Structures(Protocol):
         ...
 
     def held(self, record: Any) -> Held:
-        """What a request's or a session's record must free."""
+        """What the record of a request or a session must free."""
         ...
 
     def row(self, index: int) -> Any:
@@ -51,16 +51,16 @@ class Structures(Protocol):
         ...
 
     def tracked_until(self, req: Any) -> int | None:
-        """The length at which its track buffer last saved a state; None before it did."""
+        """The length at which its track buffer last saved a state; None if it has saved none."""
         ...
 
     def window_of(self, slots: Any) -> Any:
-        """For each KV slot its slot of the window pool; 0 without one."""
+        """The window-pool slot of each KV slot; 0 if it has none."""
         ...
 
 
 class TreeAccounts:
-    """Every call reads the tree once."""
+    """Accounts for the slots of a release with a prefix tree; no call walks the tree twice."""
 
     def __init__(self, structures: Structures) -> None:
         self._of = structures
@@ -74,7 +74,7 @@ class TreeAccounts:
         return self._of.session_records()
 
     def miscounts(self) -> list[InvariantViolation]:
-        """None: slots have no reference counts."""
+        """Nothing: slots have no reference counts."""
         return []
 
     def stats(self) -> dict[str, PoolStats]:
@@ -118,8 +118,8 @@ class TreeAccounts:
     def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Records of admitted requests, of sessions between two turns, and of waiting requests.
 
-        A session keeps its record while it is lent to a turn: the record counts with the turn if
-        that is admitted, and with the session while it waits.
+        A session keeps its record while it is lent to a turn.  The record counts as the turn's once
+        the turn is admitted, and as the session's while the turn waits.
         """
         held, admitted = self._of.held, self._of.admitted()
         rows = {held(req).row for req in admitted}
@@ -160,7 +160,7 @@ class TreeAccounts:
         return slots[slots > 0]
 
     def _in_pages(self, slots: Any) -> Any:
-        """All slots of the pages that ``slots`` lie in: whole pages are allocated and freed."""
+        """All slots of the pages that contain ``slots``: whole pages are allocated and freed."""
         size = self._of.page_size
         return slots if size == 1 else slots_of((slots // size).unique(), size)
 

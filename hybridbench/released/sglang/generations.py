@@ -16,9 +16,9 @@ class Held:
 
     Attributes:
         row: index of its row in the table of KV slots; None without one.
-        kv_from, kv_until: the columns of its row with KV slots of its own; those before are the
-            tree's.
-        states: its state slots, those of its track buffer included.
+        kv_from, kv_until: range of columns in its row with its own KV slots; those before belong to
+            the tree.
+        states: its state slots, including those of its track buffer.
     """
 
     row: int | None
@@ -41,7 +41,7 @@ class Generation:
         next_batch: makes the scheduler choose its next batch; None without one.
         held: reads the record of a request or of a session.
         tracked_until: returns the length, in tokens, at which a request's track buffer last saved a
-            state; None before it did.
+            state; None if it has saved none.
     """
 
     releases: tuple[str, ...]
@@ -81,7 +81,7 @@ def _planned_batch(scheduler: Any) -> Any:
 
 
 def _batch_after_timeouts(scheduler: Any) -> Any:
-    # Earlier releases abort these while they choose a batch.
+    # Earlier releases abort timed-out requests while they choose a batch.
     for message in scheduler._poll_timeout_aborts():
         scheduler.abort_request(message)
     return _planned_batch(scheduler)
@@ -92,7 +92,7 @@ def _in_record(record: Any) -> Held:
 
 
 def _in_part(record: Any) -> Held:
-    # Without KV of its own, a record lacks this part.
+    # A record without KV of its own lacks this part.
     until = 0 if record.kv is None else record.kv.kv_allocated_len
     return _held(record, record.cache_protected_len, until)
 
@@ -176,7 +176,8 @@ GENERATIONS: Final = (
 
 
 def generation_of(release: str) -> Generation:
-    """
+    """Return the generation that ``release`` belongs to.
+
     Raises:
         ConfigError: this release is not supported.
     """

@@ -1,7 +1,7 @@
 """Pages of several tokens: SGLang's paged allocator on a CPU.
 
-The allocator is the release's; only its two Triton kernels, which write the slots of new tokens
-within pages that it has chosen, are computed by the bundled engine's form for the CPU.
+The allocator is the release's own.  Only its two Triton kernels, which write the slots of new
+tokens within the pages that it has chosen, are replaced by the bundled engine's CPU reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def prepare_paged(allocator: type) -> None:
 
 
 class _Kernel:
-    """Launched as a Triton kernel is, with a grid in brackets."""
+    """Launched like a Triton kernel, with a grid in brackets."""
 
     def __init__(self, compute: Callable[..., None]) -> None:
         self._compute = compute

@@ -24,7 +24,8 @@ _GROUPS: Final = (
 )  # fmt: skip
 _MANAGERS: Final = "sglang.srt.managers"
 _MEMORY: Final = "sglang.srt.mem_cache"
-# Steps between two frees of what a request's window has passed; with 1 some releases free nothing.
+# Steps between two frees of the slots that a request's window has passed; with 1, some releases
+# free nothing.
 _FREES_EVERY: Final = 2
 
 
@@ -90,7 +91,7 @@ class _Absent(SimpleNamespace):
 
 
 class Unpinned(TorchFunctionMode):
-    """Within it memory is not pinned, which PyTorch refuses without a device."""
+    """Prevents memory from being pinned, which PyTorch refuses to do without a device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -209,7 +210,7 @@ def _driven(
 
 
 def _set_groups(group: _Absent) -> None:
-    """Make ``group``, with one member, each process group in the context of later releases."""
+    """Use ``group``, of one member, as every process group in the context of later releases."""
     try:
         parallel = importlib.import_module("sglang.srt.runtime_context").get_parallel()
     except ModuleNotFoundError:
@@ -218,16 +219,16 @@ def _set_groups(group: _Absent) -> None:
     for name, one in vars(type(parallel)).items():
         kind = name.rpartition("_")[2]
         if isinstance(one, property) and kind in values:
-            # Its public method overrides only within a ``with`` block.
+            # The public method for this overrides only within a ``with`` block.
             parallel._overrides[name] = values[kind]
 
 
 def _arguments(config: EngineConfig) -> Any:
-    """The release's server arguments, without those it does not know yet."""
+    """Build the release's server arguments, without those that it does not have yet."""
     module: Any = importlib.import_module("sglang.srt.server_args")
     known = inspect.signature(module.ServerArgs).parameters
     wanted = {
-        # With this name it does not look for a checkpoint.
+        # With this name, the release does not look for a checkpoint.
         "model_path": "dummy",
         "device": "cpu",
         "skip_tokenizer_init": True,
@@ -249,7 +250,7 @@ def _arguments(config: EngineConfig) -> Any:
         ),
         "disable_priority_preemption": config.disable_priority_preemption,
         "mamba_track_interval": config.mamba_track_interval,
-        # Its name up to 0.5.15, and after.
+        # The same setting: the first name is used up to 0.5.15, the second one after.
         "mamba_scheduler_strategy": config.mamba_scheduler_strategy,
         "mamba_radix_cache_strategy": config.mamba_scheduler_strategy,
     }
@@ -269,7 +270,7 @@ def _set_switches(config: EngineConfig, generation: Generation) -> None:
     switches.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.set(ratio.decay_steps)
     if config.req_waiting_timeout_s is not None:
         switches.SGLANG_REQ_WAITING_TIMEOUT.set(config.req_waiting_timeout_s)
-    # Otherwise it would be once in 128 tokens, or in a window.
+    # The default is to free windows only once in 128 tokens, or once per window.
     window, names = sliding_window(config), dir(switches)
     if window and "SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER" in names:
         switches.SGLANG_SWA_EVICTION_INTERVAL_MULTIPLIER.set(_FREES_EVERY / window)
@@ -294,12 +295,13 @@ def _checkpoint(kind: str) -> Any:
 
 
 def _refuse(config: EngineConfig, kind: str) -> None:
-    """
+    """Refuse settings that cannot be driven.
+
     Raises:
         ConfigError: names the first unsupported setting, or a pool that is too small.
     """
     lazy = config.mamba_scheduler_strategy == "extra_buffer_lazy"
-    # The release's trees cut states at pages only where these come from track buffers.
+    # The release's trees cut states at page boundaries only if the states come from track buffers.
     cannot_cut = kind == "states" and config.page_size > 1 and not config.tracks_states
     wanted = {
         "engine.speculative_algorithm": config.speculative_algorithm is not None,
@@ -312,8 +314,8 @@ def _refuse(config: EngineConfig, kind: str) -> None:
         "device": config.device != "cpu",
     }
     refuse(wanted)
-    # Without a free slot for a track buffer the release's scheduler ends; its servers derive the
-    # number of running requests from that of the slots.
+    # Without a free slot for a track buffer, the release's scheduler ends; its servers derive the
+    # number of running requests from the number of slots.
     each = 1 + config.tracks_states * (1 + config.enable_overlap_schedule)
     needed = each * config.max_running_requests
     if kind == "states" and config.tracks_states and config.mamba_slots < needed:
@@ -367,7 +369,7 @@ def _kv(config: EngineConfig, kind: str) -> Any:
             config.kv_tokens, torch.float32, "cpu", None, False
         )
     pools: Any = importlib.import_module(f"{_MEMORY}.swa_memory_pool")
-    # Earlier releases have it beside the pool.
+    # Earlier releases define the allocator beside the pool.
     if "SWATokenToKVPoolAllocator" not in vars(pools):
         module = importlib.import_module(f"{_MEMORY}.allocator.swa")
     else:

@@ -1,4 +1,4 @@
-"""SGLang's unified tree with its core in Rust: its slots and evictions are seen, not its nodes."""
+"""SGLang's unified tree with a core in Rust: it shows its slots and evictions, not its nodes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def rust_core(cache: Any) -> Any:
 
 
 def parts(core: Any, window_of: Callable[[Any], Any], pools: Mapping[str, Any]) -> Iterator[Part]:
-    """The slots that all its nodes together hold, of each of ``pools``.
+    """Yield the slots that all its nodes together hold, for each pool in ``pools``.
 
-    The core lists the slots; only how many of them are locked is taken from its own counts.
+    The core lists the slots.  Only the number of locked ones is taken from its own counts.
     """
     yield from _split("kv", core.all_values_flatten(), core.full_evictable_size())
     if "swa" in pools:
@@ -40,7 +40,7 @@ def _split(pool: str, slots: Any, evictable: int) -> Iterator[Part]:
 
 
 class RustCoreWatch:
-    """Counts evictions by the calls that make them, on this instance of the core."""
+    """Counts evictions by wrapping the methods that evict, on this instance of the core."""
 
     def __init__(self, core: Any, counters: EngineCounters, *, has_windows: bool) -> None:
         self._core = core
@@ -48,7 +48,7 @@ class RustCoreWatch:
         self._has_windows = has_windows
         self._states = self._lost = 0
         self.gained = 0
-        """Nodes that gained a state before the last look."""
+        """Number of nodes that gained a state between the last two looks."""
         self._evict_next, core.evict_device_next_node = core.evict_device_next_node, self._next
         self._evict_leaf, core.evict_device_leaf = core.evict_device_leaf, self._leaf
 

@@ -49,7 +49,7 @@ _HOLDERS: Final = frozenset({"ScheduleBatch", "ModelWorkerBatch", "PrefillAdder"
 
 @dataclass(frozen=True)
 class _Record:
-    """SGLang's record of a request, in the words of the driving loop."""
+    """SGLang's record of a request, as the driving loop reads it."""
 
     req: Any
     held: Callable[[Any], Held]
@@ -100,11 +100,11 @@ class SGLangScheduler:
         self._scheduler = build_scheduler(
             config, self._generation, self._take_output, retract_every
         )
-        # Batches with track buffers pin memory without asking whether there is a device.
+        # Batches with track buffers pin memory without checking whether there is a device.
         self._memory = Unpinned() if config.tracks_states else nullcontext()
         self._tracks_states = config.tracks_states
         self._overlaps = config.enable_overlap_schedule
-        # Where its event loop would set them.
+        # Its event loop, which does not run, would set these.
         self._scheduler.result_queue = deque()
         self._scheduler.schedule_stream = torch.cpu.Stream()
         self._count_refusals()
@@ -176,7 +176,7 @@ class SGLangScheduler:
         self._scheduler.abort_request(self._io.AbortReq(rid=rid + _END_OF_RID))
 
     def pause(self, mode: PauseMode) -> None:
-        """Run nothing until ``resume``; of overlapped steps the last is processed now."""
+        """Run nothing until ``resume``; the last of overlapped steps is processed now."""
         queue = self._scheduler.result_queue
         unprocessed = [req for batch, _ in queue for req in batch.reqs]
         self._scheduler.pause_generation(self._io.PauseGenerationReqInput(mode=mode))
@@ -218,7 +218,7 @@ class SGLangScheduler:
             if scheduler.chunked_req is not None:
                 self._step.cut = frozenset((id(scheduler.chunked_req),))
             result = scheduler.run_batch(batch)
-            # The release's methods look into this queue, too.
+            # The release's own methods also read this queue.
             scheduler.result_queue.append((batch.copy() if self._overlaps else batch, result))
         if scheduler.last_batch if self._overlaps else batch:
             before, result = scheduler.result_queue.popleft()
@@ -228,7 +228,7 @@ class SGLangScheduler:
 
     @property
     def has_sent_away(self) -> bool:
-        """Whether the next step has the end of a request to report."""
+        """Whether the next step will report the end of a request."""
         return bool(self._step.sent_away or self._step.reqs)
 
     # Sessions.
@@ -321,11 +321,11 @@ class SGLangScheduler:
         return records
 
     def held(self, record: Any) -> Held:
-        """What a request's or a session's record must free."""
+        """What the record of a request or a session must free."""
         return self._generation.held(record)
 
     def tracked_until(self, req: Any) -> int | None:
-        """The length at which its track buffer last saved a state; None before it did."""
+        """The length at which its track buffer last saved a state; None if it has saved none."""
         return self._generation.tracked_until(req)
 
     def row(self, index: int) -> Any:
@@ -333,11 +333,11 @@ class SGLangScheduler:
         return self._scheduler.req_to_token_pool.req_to_token[index]
 
     def window_of(self, slots: Any) -> Any:
-        """For each KV slot its slot of the window pool, by the release's own table; 0: none."""
+        """The window-pool slot of each KV slot, from the release's own table; 0 if it has none."""
         return self._scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping[slots]
 
     def tree_parts(self) -> Iterator[Part]:
-        """What the nodes of the tree hold."""
+        """Return the slots that the nodes of the tree hold."""
         if self._rust_core is not None:
             return parts(self._rust_core, self.window_of, self.free_slots())
         return (part for node in walk(self._root()) for part in self._reader(node))
@@ -348,7 +348,7 @@ class SGLangScheduler:
         self._cache().evict(params(num_tokens=_ALL_TOKENS, swa_num_tokens=_ALL_TOKENS))
 
     def watch(self, counters: EngineCounters) -> CacheWatch:
-        """Count in ``counters`` the tree's changes, and what requests free or save themselves."""
+        """Count the tree's changes, and what requests free or save themselves, in ``counters``."""
         tree = (
             TreeWatch(self._root, self._reader, counters, has_windows=self.has_windows)
             if self._rust_core is None
@@ -362,7 +362,7 @@ class SGLangScheduler:
         """Length of every container of the scheduler, its cache and its sessions, by name."""
         cache = self._scheduler.tree_cache
         owners = {"scheduler": self._scheduler, "cache": cache, "tree": self._cache()}
-        # Later unified trees keep their nodes in a part of their own.
+        # Later unified trees keep their nodes in a separate object.
         core = vars(self._cache()).get("tree_core")
         owners |= {} if core is None else {"tree_core": core}
         if self.has_sessions:
@@ -376,7 +376,7 @@ class SGLangScheduler:
         }
 
     def objects(self, reported: Sequence[Any]) -> dict[str, tuple[type, int]]:
-        """Classes of nodes, requests and sessions, and the number that is held."""
+        """Classes of nodes, requests and sessions, with the number of instances that are held."""
         requests = {id(req): req for req in (*self._requests(), *reported)}
         found = {"Req": (self._req_class, len(requests)), **self._nodes(requests.values())}
         if self._generation.sessions is not None:
@@ -390,15 +390,16 @@ class SGLangScheduler:
         return found
 
     def _nodes(self, requests: Iterable[Any]) -> dict[str, tuple[type, int]]:
-        """The class of nodes, and the number that the tree and ``requests`` hold; empty if the
-        nodes are no objects of Python.
+        """The class of nodes, with the number that the tree and ``requests`` hold.
+
+        Empty if the nodes are not Python objects.
         """
         if self._rust_core is not None:
             return {}
         root = self._root()
         kind, nodes = type(root), {id(one) for one in (root, *walk(root))}
-        # An ended request is referenced until the next batch, and with it the node that it hit and
-        # that node's former ancestors.
+        # An ended request is referenced until the next batch.  It keeps alive the node that it hit,
+        # and that node's former ancestors.
         for req in requests:
             for one in vars(req).values():
                 while isinstance(one, kind) and id(one) not in nodes:
@@ -460,7 +461,7 @@ class SGLangScheduler:
                     yield from self._requests_in(part)
 
     def _take_output(self, message: Any) -> None:
-        """Receive a message to the release's front end; only aborts matter here."""
+        """Receive a message for the release's front end; only aborts matter here."""
         if type(message).__name__ != "AbortReq":
             return
         rid = message.rid.removesuffix(_END_OF_RID)
@@ -488,7 +489,7 @@ class SGLangScheduler:
 
 
 def _message(kind: Any, **fields: Any) -> Any:
-    """A message with None for the fields that it requires besides ``fields``."""
+    """Build a message with ``fields``; other required fields are None."""
     named = inspect.signature(kind).parameters
     required = {name: None for name, one in named.items() if one.default is one.empty}
     return kind(**{**required, **fields})

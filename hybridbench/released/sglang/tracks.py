@@ -1,4 +1,4 @@
-"""States that track buffers save, and those that the tree takes from them."""
+"""Count the states that track buffers save, and those that the tree takes from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridbench.released.sglang.trees import TreeWatch
 
 
 class TrackWatch:
-    """Counts the changes of a tree whose states come from track buffers, and what these save."""
+    """Counts a tree's changes, and the states that the track buffers of requests save for it."""
 
     def __init__(
         self, tree: TreeWatch | RustCoreWatch, structures: Structures, counters: EngineCounters

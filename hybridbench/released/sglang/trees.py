@@ -51,9 +51,9 @@ _READERS: Mapping[str, Reader] = {
 
 
 def reader_of(cache: object, window_of: Callable[[Any], Any]) -> Reader:
-    """The function that reads nodes of ``cache``.
+    """Return the function that reads nodes of ``cache``.
 
-    ``window_of`` returns for each KV slot its slot of the window pool; 0 without one.
+    ``window_of`` returns the window-pool slot of each KV slot; 0 if it has none.
 
     Raises:
         ConfigError: its class is unknown.
@@ -87,7 +87,7 @@ class _Seen:
 class TreeWatch:
     """Counts a tree's changes from one step to the next, by comparing two walks.
 
-    It keeps the ids of nodes, not the nodes, which it would keep alive.
+    It keeps the ids of nodes, because keeping the nodes would keep them alive.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TreeWatch:
     ) -> None:
         """``root`` returns the tree's root, which a reset replaces.
 
-        What nodes hold besides KV are slots of windows if it ``has_windows``, and else states.
+        Besides KV, nodes hold window slots if it ``has_windows``, and states otherwise.
         """
         self._root = root
         self._read = reader
@@ -108,7 +108,7 @@ class TreeWatch:
         self._has_windows = has_windows
         self._seen: dict[int, _Seen] = {}
         self.gained = 0
-        """Nodes that gained a state, or windows, before the last walk."""
+        """Number of nodes that gained a state or windows between the last two walks."""
 
     def sizes(self) -> dict[str, int]:
         """Number of nodes at the last walk."""

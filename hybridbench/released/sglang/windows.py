@@ -1,4 +1,4 @@
-"""The window slots that running requests free: positions that their windows have passed."""
+"""Count the window slots that running requests free: positions that their windows have passed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.released.sglang.trees import TreeWatch
 
 
 class WindowWatch:
-    """Counts the changes of a tree, and from step to step what requests freed of their own."""
+    """Counts a tree's changes, and from step to step the window slots that requests freed."""
 
     def __init__(
         self, tree: TreeWatch | RustCoreWatch, structures: Structures, counters: EngineCounters
@@ -23,7 +23,7 @@ class WindowWatch:
         self._tree = tree
         self._of = structures
         self._counters = counters
-        # By rid: the first position of its own that has a slot in the window pool.
+        # By rid: the first of the request's own positions that has a slot in the window pool.
         self._begins: dict[str, int] = {}
 
     def sizes(self) -> Mapping[str, int]:
@@ -40,7 +40,7 @@ class WindowWatch:
                 continue
             own = self._of.row(held.row)[held.kv_from : held.kv_until]
             now[req.rid] = begins = self._first_in_window(held, own)
-            # What the tree has taken since is not freed.
+            # Slots that the tree has taken since were not freed.
             freed = begins - max(before.get(req.rid, 0), held.kv_from)
             if freed > 0:
                 self._counters.swa_releases += 1

@@ -15,7 +15,8 @@ from hybridbench.released.books import Claim
 POOL: Final = "kv_blocks"
 """One pool serves all kinds of layers; block 0 is a placeholder that nothing may hold."""
 
-# What the property ``block_hash`` returns, several times as fast: every step reads all blocks.
+# The field behind the property ``block_hash``.  Reading it is several times as fast, and every step
+# reads all blocks.
 _hash_of: Final = attrgetter("_block_hash")
 
 
@@ -24,7 +25,7 @@ class Structures(Protocol):
 
     def pool(self) -> Any: ...
     def managers(self) -> Sequence[Any]:
-        """One for each kind of layer, with a block table for each request."""
+        """The managers, one for each kind of layer, with a block table for each request."""
         ...
 
     def admitted(self) -> Sequence[Any]: ...
@@ -34,7 +35,7 @@ class Structures(Protocol):
 class BlockAccounts:
     """A block belongs to the live requests whose tables name it, or to the free queue.
 
-    A table of a request that has ended holds nothing: nothing would ever free its blocks.
+    The table of a request that has ended does not count: nothing would ever free its blocks.
     """
 
     def __init__(self, structures: Structures) -> None:
@@ -71,17 +72,17 @@ class BlockAccounts:
         return {rid: {POOL: count} for rid, count in found.items() if count}
 
     def claims(self, pool: str) -> Iterator[Claim]:
-        """The tables of live requests; a cached block is in several of them."""
+        """The tables of live requests; a cached block may be in several of them."""
         del pool
         for req in (*self._of.admitted(), *self._of.waiting()):
             yield Claim(f"request {req.request_id}", sorted(self._blocks([req])), is_shared=True)
 
     def session_records(self) -> Mapping[str, Any]:
-        """None: there are no sessions."""
+        """Nothing: there are no sessions."""
         return {}
 
     def miscounts(self) -> list[InvariantViolation]:
-        """Blocks that are in more tables than they count, and free ones that count any."""
+        """Blocks with a reference count below their number of tables, and free blocks with any."""
         pool = self._of.pool()
         tables = Counter(self._entries((*self._of.admitted(), *self._of.waiting())))
         free = {block.block_id for block in free_blocks(pool)}
@@ -109,7 +110,7 @@ class BlockAccounts:
 
 
 def free_blocks(pool: Any) -> list[Any]:
-    """Walk the free queue from its head; a queue that is a circle ends after all blocks."""
+    """Return the blocks in the free queue, from its head; stop even if the queue is a circle."""
     queue = pool.free_block_queue
     last, block = queue.fake_free_list_tail, queue.fake_free_list_head.next_free_block
     found = []

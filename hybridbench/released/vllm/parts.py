@@ -1,4 +1,4 @@
-"""Build vLLM's scheduler from a configuration, around a model that exists only as sizes."""
+"""Build vLLM's scheduler from a configuration, with only the sizes of a model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _UTILS: Final = "vllm.v1.core.kv_cache_utils"
 def build_scheduler(config: EngineConfig) -> tuple[Any, Callable[..., Any]]:
     """Build the release's ``Scheduler``, and the hash function of its requests' blocks.
 
-    Of the model only the kinds of layers matter: one group of layers that see everything and, if
-    the model has such layers, one of sliding windows or of recurrent states.
+    Only the model's kinds of layers matter: one group of full attention and, if the model has such
+    layers, one of sliding windows or of recurrent states.
 
     Raises:
         ConfigError: ``config`` has an unsupported setting.
@@ -61,7 +61,7 @@ def build_scheduler(config: EngineConfig) -> tuple[Any, Callable[..., Any]]:
 
 
 class _Model(SimpleNamespace):
-    """Stands for the model's configuration; what it lacks is None."""
+    """Stands in for the model's configuration; attributes that it lacks are None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -91,7 +91,7 @@ def _settings(config: EngineConfig, *, has_states: bool) -> Any:
         scheduler_config=module.SchedulerConfig(**_known(module.SchedulerConfig, scheduling)),
         cache_config=module.CacheConfig(**_known(module.CacheConfig, caching)),
     )
-    # One is a placeholder.
+    # One block is a placeholder.
     settings.cache_config.num_gpu_blocks = config.kv_tokens // block_size + 1
     # Set afterwards: the constructor would look for a checkpoint.
     settings.model_config = _Model(
@@ -110,7 +110,7 @@ def _block_size(config: EngineConfig) -> int:
 
 
 def _specs(config: EngineConfig, kind: str, interface: Any) -> list[Any]:
-    """One for each kind of layer that the model has; contents are of the smallest size."""
+    """Return one spec for each kind of layer that the model has, with the smallest contents."""
     size = {"block_size": _block_size(config)}
     attention = {
         **size,
@@ -135,13 +135,14 @@ def _specs(config: EngineConfig, kind: str, interface: Any) -> list[Any]:
 
 
 def _known(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Those of ``arguments`` that ``function`` of this release takes."""
+    """Return those ``arguments`` that this release's ``function`` takes."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in known}
 
 
 def _refuse(config: EngineConfig) -> None:
-    """
+    """Refuse settings that cannot be driven.
+
     Raises:
         ConfigError: names the first unsupported setting.
     """

@@ -24,13 +24,13 @@ from hybridbench.released.adapter import VOCAB_SIZE, Step, not_driven
 from hybridbench.released.vllm.accounts import BlockAccounts, BlockWatch, free_blocks, uncached
 from hybridbench.released.vllm.parts import RELEASES, build_scheduler
 
-# Objects of these parts do not change while requests are served.
+# Objects of these modules do not change while requests are served.
 _CONSTANT: Final = ("vllm.config", "vllm.multimodal", "vllm.v1.kv_cache_interface")
 
 
 @dataclass
 class _Record:
-    """vLLM's record of a request, in the words of the driving loop."""
+    """vLLM's record of a request, as the driving loop reads it."""
 
     req: Any
     cached_tokens: int = 0
@@ -61,7 +61,8 @@ class VllmScheduler:
     has_sessions = False
 
     def __init__(self, config: EngineConfig) -> None:
-        """
+        """Build the release's scheduler.
+
         Raises:
             ConfigError: the release is unknown, or ``config`` has an unsupported setting.
         """
@@ -97,7 +98,7 @@ class VllmScheduler:
         priority: int | None,
         extra_key: str | None,
     ) -> _Record | None:
-        """Submit a request; None if it is longer than vLLM's front end would pass on."""
+        """Submit a request; None if vLLM's front end would refuse it for its length."""
         del session_id
         room = self._config.max_context_len - len(input_ids)
         if room <= 0 or not input_ids:
@@ -157,13 +158,13 @@ class VllmScheduler:
 
     @property
     def has_sent_away(self) -> bool:
-        """Whether the next step has the end of a request to report, to a client or to workers."""
+        """Whether the next step will report the end of a request, to a client or to workers."""
         return bool(self._step.sent_away or self._scheduler.finished_req_ids)
 
     # Sessions.
 
     def sessions(self) -> Mapping[str, Any]:
-        """None."""
+        """Nothing: there are no sessions that keep their KV."""
         return {}
 
     def open_session(self, session_id: str, timeout_s: float | None) -> bool:
@@ -180,7 +181,7 @@ class VllmScheduler:
     # Structures.
 
     def waiting(self) -> Sequence[Any]:
-        """Requests that are not running, preempted ones included."""
+        """Requests that are not running, including preempted ones."""
         running = set(map(id, self._scheduler.running))
         return [
             req
@@ -198,7 +199,7 @@ class VllmScheduler:
         return not self._scheduler.running and not self.waiting()
 
     def used_slots(self) -> tuple[int, ...]:
-        """Blocks that a request holds, or that can be hit."""
+        """Number of blocks that a request holds or that can be hit."""
         pool = self.pool()
         return (len(pool.blocks) - 1 - uncached(free_blocks(pool)),)
 
@@ -216,7 +217,7 @@ class VllmScheduler:
         self._scheduler.reset_prefix_cache()
 
     def watch(self, counters: EngineCounters) -> BlockWatch:
-        """Count in ``counters`` the blocks that enter and leave the cache."""
+        """Count the blocks that enter and leave the cache, in ``counters``."""
         return BlockWatch(self.pool(), counters)
 
     def containers(self) -> dict[str, int]:
@@ -229,7 +230,7 @@ class VllmScheduler:
         } | {owner: len(one) for owner, one in self._owners.items() if isinstance(one, deque)}
 
     def objects(self, reported: Sequence[Any]) -> dict[str, tuple[type, int]]:
-        """Classes of requests and blocks, and the number that is held."""
+        """Classes of requests and blocks, with the number of instances that are held."""
         scheduler = self._scheduler
         held = {id(req) for req in (*scheduler.requests.values(), *scheduler.running, *reported)}
         blocks = self.pool().blocks
@@ -249,13 +250,13 @@ class VllmScheduler:
         return digest.hexdigest(), len(files)
 
     def _order(self, priority: int | None) -> int:
-        """The release's value: it serves the smallest first."""
+        """Convert a priority to the release's, which serves the smallest value first."""
         config = self._config
         value = config.default_priority_value if priority is None else priority
         return value if config.schedule_low_priority_values_first else -value
 
     def _note_batch(self, planned: Any, done: Step) -> None:
-        """Read from the scheduler's plan what is to be computed."""
+        """Record in ``done`` what the scheduler plans to compute."""
         for new in planned.scheduled_new_reqs:
             self._records[new.req_id].cached_tokens = new.num_computed_tokens
         requests = self._scheduler.requests
@@ -280,7 +281,7 @@ class VllmScheduler:
             done.mode = "extend" if done.prefilled else "decode"
 
     def _answer(self, planned: Any) -> Any:
-        """A token for each request whose known tokens are all computed."""
+        """Build the model's output: a token for each request whose tokens are all computed."""
         requests = self._scheduler.requests
         rids = list(planned.num_scheduled_tokens)
         tokens = [
@@ -311,7 +312,7 @@ class VllmScheduler:
 
 
 def _token(rid: str, position: int) -> int:
-    """The token of a request at a position: always the same."""
+    """The token of a request at a position, the same each time."""
     return zlib.crc32(f"{rid} {position}".encode()) % VOCAB_SIZE
 
 
@@ -333,7 +334,7 @@ def _parts(root: Any) -> Iterator[Any]:
 
 
 def _named(parts: Iterator[Any]) -> Iterator[tuple[str, Any]]:
-    """Names of objects: their classes, numbered from the second on."""
+    """Yield objects with a name: their class, numbered from its second object on."""
     count: dict[str, int] = {}
     for one in parts:
         name = type(one).__name__
