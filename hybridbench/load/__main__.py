@@ -1,6 +1,6 @@
 """``python -m hybridbench.load FD``: the load client; its run is at the other end of socket FD.
 
-It ends with its run: when the socket closes, for whatever reason.
+It ends when the socket closes, so it ends with its run, however that ends.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _LINE_MOST: Final = 1 << 24
 
 
 class PromptSelector(selectors.EpollSelector):
-    """Waits for as long as it is told; epoll rounds up to whole milliseconds, so that each request
-    would leave half a millisecond late on average.
+    """Waits exactly as long as requested.
+
+    epoll rounds up to whole milliseconds, so that each request would leave half a millisecond late
+    on average.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -79,7 +81,7 @@ async def _serve(connection: socket.socket) -> None:
             client.keep_for_repeats(start.seed, exact=start.exact)
         if start.culprits:
             client.keep_culprits()
-        # A collection of what was imported would take 30 ms, in which nothing is sent or read.
+        # Collecting all imported objects would take 30 ms, in which nothing is sent or read.
         gc.freeze()
         while line := await reader.readline():
             _follow(client, _ORDER.decode(line))

@@ -1,8 +1,9 @@
 """Send a workload's requests over HTTP, and report the outcomes to it.
 
-Nothing is kept of an ended request.  Each request sent ends exactly once: answered, rejected,
-failed, or cut off by this client.  Durations count from the time at which the workload wanted to
-send, so that a late client does not make the server look fast.
+Ended requests are dropped, except for the samples that repeats and crash searches keep.  Each
+request ends exactly once: answered, rejected, failed, or cut off by this client.  Durations count
+from the time at which the workload wanted to send, so that a late client does not make the server
+look fast.
 """
 
 from __future__ import annotations
@@ -62,22 +63,23 @@ _ACTIONS_PER_PUMP_MAX: Final = 512
 _TAIL_S: Final = 1.0
 # Requests that the server broke are counted by kind, up to this many kinds.
 _LOST_KINDS_MOST: Final = 64
-# Statuses that say what is wrong with the request.  More other refusals in a row than this, with no
-# other answer between them, make the client pause, as failures do.
+# Statuses that blame the request.  After more than this many other refusals in a row, with no other
+# answer between them, the client pauses, as after a failure.
 _OF_THE_REQUEST: Final = frozenset({"400", "413", "414", "415", "422", "431"})
 _REFUSALS_IN_A_ROW: Final = 32
 # Pause after a failure; it doubles with each failure that follows at once.
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
 _HOLDS_MOST: Final = 10
-# Longest pause because the server asks for one, with a status of these.
+# Longest pause that a server can request, and the statuses with which it can.
 _ASKED_MOST_S: Final = 60.0
 _ASKS_TO_WAIT: Final = frozenset({429, 503})
-# Patience for a request that may have ended the server, sent again, and for the plain one after it.
+# Patience when a request that may have ended the server is sent again, and for the plain request
+# after it.
 _CULPRIT_S: Final = 60.0
 _PLAIN: Final = Submit("plain", list(range(1, 9)), Sampling(max_new_tokens=1))
 _LOOK_EVERY_S: Final = 0.1
-# The event loop may call this much too early.
+# The event loop may call a function early by this much.
 _TICK_S: Final = 0.001
 _ANSWER_BYTES: Final = 1 << 24
 # A non-streamed answer does not show when its request was admitted and when its first token came;
@@ -88,8 +90,8 @@ _OK: Final = 200
 _STREAM: Final = "text/event-stream"
 # Types of answers that are not streams, whatever was requested: whole answers, and web pages.
 _WHOLE: Final = frozenset({"application/json", "text/html"})
-# Failures that suggest that the server died.  If only its engine died, it still answers later
-# requests, all with the same error.
+# Failures that suggest that the server died; and those if only its engine died: it still answers
+# later requests, all with the same error.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
 _GIVEN_UP: Final = frozenset({"error-in-answer", "500"})
 # Errors on connecting that are this process's own: it has too many open files or ports.
@@ -122,7 +124,7 @@ class LoadClient:
         self._interface = interface
         self._base = url
         self._on_rest = on_rest
-        # A request can have one or the other; those in the address were given for this server.
+        # A request can have either; a user name in the address was given for this server.
         self._session = connection("" if urlsplit(url).username is not None else key)
         self._flights: dict[str, list[Flight]] = {}
         self._in_flight = 0
@@ -265,7 +267,7 @@ class LoadClient:
                 return
             self._carry_out(action, now_s)
             if isinstance(action, Submit):
-                # It leaves before the next one is drawn, which takes time.
+                # Let it leave first: drawing the next one takes time.
                 break
         self._wake_at(now_s)
 
@@ -316,8 +318,9 @@ class LoadClient:
         self._rest_if_idle()
 
     async def _again(self, request: Submit, key: str, whole: bool) -> Answer | None:
-        """Repeat ``request`` without the cache of other keys, and without streaming if ``whole``;
-        return the answer, or None.
+        """Repeat ``request``, using cached content only from requests with the same ``key``.
+
+        ``whole`` turns streaming off.  Returns None if there was no answer.
         """
         http = self._interface.cold_request(request, key)
         if whole:
@@ -328,7 +331,7 @@ class LoadClient:
         return flight[0].answer if flight[0].end is End.FINISHED else None
 
     async def _try(self, suspects: Sequence[Suspect]) -> bool:
-        """Send the suspects at once, then a plain request; return whether that got no answer."""
+        """Send all suspects at once, then a plain request; return whether that got no answer."""
         sent = [self._send_beside(one.request, one.http) for one in suspects]
         _, late = await asyncio.wait([task for _, task in sent], timeout=_CULPRIT_S)
         for task in late:
@@ -339,7 +342,7 @@ class LoadClient:
         return plain.end not in (End.FINISHED, End.REJECTED)
 
     def _send_beside(self, request: Submit, http: HttpRequest) -> tuple[Flight, asyncio.Task[None]]:
-        """Send a request that the workload does not know of."""
+        """Send a request of our own, of which the workload hears nothing."""
         unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
         flight = Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)
@@ -453,7 +456,7 @@ class LoadClient:
             if b"{" in line:
                 heard_s = now_s
             elif now_s - heard_s > SILENT_S:
-                # Comments that keep the connection open are no answer.
+                # Comments that keep the connection open are not an answer.
                 raise TimeoutError
             if answer.over:
                 break

@@ -1,8 +1,8 @@
 """Find which requests end a server: resend those that were in flight when it ended.
 
-First all at once, unchanged, since each leaves its prompt in the server's cache; then each alone,
-unusual ones first.  If only several together end it, the search halves the set for as long as one
-half still does.  Whenever the server ends, the search waits until it has been restarted.
+First all are sent at once, unchanged, because each leaves its prompt in the server's cache; then
+each alone, unusual ones first.  If only several together end the server, the search halves the set
+as long as one half still ends it.  Whenever the server ends, the search waits for its restart.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Culprits:
         self._spent_s = 0.0
 
     def keep(self, suspect: Suspect) -> None:
-        """Keep a request that broke; none has been answered since."""
+        """Keep a request that the server broke, until ``forget``."""
         size = len(suspect.http.body)
         if len(self._kept) < _KEPT_MOST and self._bytes + size <= _KEPT_BYTES:
             self._kept.append(suspect)
@@ -148,7 +148,7 @@ def _shown(suspect: Suspect) -> SentAgain:
 
 
 def _without_texts(value: JsonValue) -> JsonValue:
-    """Replace each text, and each list of non-objects, with its length."""
+    """Replace each text, and each list of other values than objects, with its length."""
     if isinstance(value, str):
         return f"<{len(value):,} characters>"
     if isinstance(value, list):

@@ -52,12 +52,12 @@ class Flight:
     """A request in progress.
 
     Args:
-        again: whether it is our own request, which the workload does not know of.
+        again: whether it is a request of our own, of which the workload hears nothing.
         session_call: the call that it waits for.
         reused: whether its connection has served another request.
         sent: whether it was sent completely.
         begun: whether the server has begun to answer.
-        wait_s: for how long the server asks its clients to wait; None unless it does.
+        wait_s: how long the server asks its clients to wait; None if it does not.
         cut: whether it is cut off, or will be once the server has it.
     """
 

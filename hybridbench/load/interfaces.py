@@ -1,6 +1,7 @@
 """Server interfaces, OpenAI's and SGLang's: write requests and read answers.
 
-Requests have only what every common server accepts; of an answer, only counted parts are read.
+Requests have only fields that every common server accepts; of an answer, only the parts that are
+counted are read.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ REFUSED: Final = range(400, 500)
 # SGLang requires the maximum length of a session, but ignores it.
 _SESSION_CHARACTERS: Final = 1 << 20
 _DONE: Final = b"[DONE]"
-# Field with which a request bypasses the cache, by the server's maker: a key that no other request
-# has, or llama.cpp's switch.
+# By the server's maker, the field with which a request bypasses the cache: a key that no other
+# request has, or llama.cpp's switch.
 _LLAMA: Final = "llamacpp"
 _COLD: Final = {
     "vllm": "cache_salt",
@@ -49,7 +50,7 @@ _GIVES_IDS: Final = frozenset({"vllm", "hybridbench"})
 _LIKELIEST: Final = 10
 # Events of the Responses interface with a part of the answer, or of the reasoning before it.
 _DELTAS: Final = frozenset({"response.output_text.delta", "response.reasoning_text.delta"})
-# Servers' counts from here on are wrong, as are negative ones.
+# Token counts from here on are wrong, as are negative ones.
 _TOKENS_MOST: Final = 1 << 31
 # Finish reasons that did not come from the model.
 _GIVEN_UP: Final = frozenset({"abort", "error", "failed", "cancelled"})
@@ -70,7 +71,7 @@ class RefusedError(NoAnswerError):
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning: str | None = None
-    # The same, in SGLang, in llama.cpp, and in vLLM before 0.12.
+    # The name of ``reasoning`` in SGLang, in llama.cpp, and in vLLM before 0.12.
     reasoning_content: str | None = None
 
     @property
@@ -131,14 +132,15 @@ class _Meta(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     """A stream chunk, or a whole answer, of any of the interfaces.
 
-    The last four fields are of ``/generate``; ``text`` and ``output_ids`` have everything so far,
-    or only what is new.  In an answer of the Responses interface ``text`` is the requested format.
+    The last four fields are those of ``/generate``; ``text`` and ``output_ids`` have everything so
+    far, or only what is new.  In an answer of the Responses interface, ``text`` is the requested
+    format.
     """
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: object = None
-    # Of an error that has no object of its own.
+    # Fields of an error that is not in an object of its own.
     kind: str | None = msgspec.field(name="object", default=None)
     code: object = None
     type: str | None = None
@@ -248,14 +250,16 @@ class Interface:
 
     @property
     def both_ways(self) -> bool:
-        """Whether answers are streamed, and have the same text if they are not.  In a chat, what
-        separates the reasoning from the rest may treat both differently.
+        """Whether answers are streamed, and would have the same text if they were not.
+
+        Not in a chat: the parser that separates the reasoning may treat the two differently.
         """
         return self._streams and self._api != "chat"
 
     def cold_request(self, request: Submit, key: str) -> HttpRequest:
-        """Build the request with logprobs, computed with no cached content except that of requests
-        with the same ``key``.
+        """Build the request with logprobs, and with a cache of its own.
+
+        Only requests with the same ``key`` share cached content with it.
         """
         put = self.request(request)
         put.fields[_COLD[self.owner]] = False if self.owner == _LLAMA else key
@@ -371,7 +375,7 @@ class Interface:
     def continuation(self, answer: Answer) -> list[int]:
         """Return what the answer adds to its conversation, as token ids.
 
-        If the server gives no ids for prompts of ids, an equal number of others stands for them.
+        If prompts are ids and the server returns none, as many other ids stand in for them.
         """
         text = "".join(answer.pieces)
         if self._api not in ("ids", "generate"):
@@ -416,7 +420,7 @@ def _take(data: bytes, answer: Answer) -> bool:
 
 
 def _take_chunk(chunk: _Chunk, answer: Answer) -> None:
-    # As OpenAI does, as vLLM before 0.11 and TensorRT-LLM do, and as the Responses interface does.
+    # Errors in the forms of OpenAI, vLLM before 0.11 and TensorRT-LLM, and the Responses interface.
     if chunk.error is not None or "error" in (chunk.kind, chunk.type):
         _refuse_if(chunk.error.get("code") if isinstance(chunk.error, dict) else chunk.code)
         raise NoAnswerError("error-in-answer")
@@ -433,7 +437,8 @@ def _take_chunk(chunk: _Chunk, answer: Answer) -> None:
 
 
 def _refuse_if(status: object) -> None:
-    """
+    """Check the status in an answer.
+
     Raises:
         RefusedError: ``status`` says that the request was wrong.
     """
@@ -518,5 +523,5 @@ def _count(usage: _Usage | None, answer: Answer) -> None:
 
 
 def _counted(tokens: int | None, before: int | None) -> int | None:
-    """Return ``tokens``, unless no answer can have that number of them."""
+    """Return ``tokens``, or ``before`` if that number is missing or impossible."""
     return before if tokens is None or not 0 <= tokens < _TOKENS_MOST else tokens

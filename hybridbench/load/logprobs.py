@@ -114,13 +114,13 @@ def _by_id(triples: Sequence[_Triple]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of an answer from the one that its request gets alone.
+    """The first difference between an answer and the one that its request gets when sent alone.
 
     Args:
         place: index of the first token that differs.
-        margin: how much likelier, in nats, the token of the answer alone was; a lower bound if
-            the other token is not among the most likely, or unknown because the answer ends; None
-            if the server does not say.
+        margin: how much likelier, in nats, the token of the lone answer was; a lower bound if the
+            other token is not among the most likely, or unknown because the answer ends; None if
+            the server does not say.
     """
 
     place: int
@@ -137,7 +137,7 @@ def first_difference(
     pairs = enumerate(zip(answer, alone, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(answer), len(alone)))
     if place == len(alone):
-        return Difference(place, None)  # it goes on where the other one ends
+        return Difference(place, None)  # ``answer`` continues where ``alone`` ends
     if isinstance(answer, str):
         return _in_text(answer, str(alone), tokens, place)
     if [token.name for token in tokens] != [f"{_BY_ID}{one}" for one in alone]:
@@ -168,7 +168,7 @@ def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Di
 
 
 def _margin(token: Token, served: Sequence[str]) -> float | None:
-    """Return how much likelier ``token`` was than the named token that was served instead."""
+    """Return how much likelier ``token`` was than the token in ``served``, sent instead of it."""
     known = [token.others[name] for name in served if name in token.others]
     rest = [value for name, value in token.others.items() if name != token.name]
     if not known and not rest:

@@ -29,8 +29,8 @@ _NO_NUMBERS: Final = (float("nan"), float("inf"), 1e308)
 
 
 def spoil(request: HttpRequest, kind: Malformed, values: Values) -> None:
-    """Make ``request`` malformed in the way of ``kind``."""
-    # New names, so that anything kept of a refused request is kept under them.
+    """Make ``request`` malformed in the way that ``kind`` says."""
+    # New names, so that a server that keeps anything of a refused request keeps more each time.
     names = ("extra_key", "rid") if request.api == "generate" else ("user", "cache_salt")
     request.set({name: values.name() for name in names})
     request.marks = (kind.value,)
@@ -125,7 +125,7 @@ def _bad_prompt(request: HttpRequest, values: Values) -> None:
 
 
 def _long_prompt(request: HttpRequest, values: Values) -> None:
-    """Exceed the context many times over, even if the wrong value is not to be large."""
+    """Exceed the context many times over, even if ``values`` are not large."""
     length = values.whole(10_000, 1_000_000)
     text = f" {values.name()} word" * (length // 23)
     turns: JsonValue = [{"role": "user", "content": text}]
@@ -163,7 +163,7 @@ def _bad_sampling(request: HttpRequest, values: Values) -> None:
         {longest: values.one_of((0, -1, 0.5))},
     )
     request.set_sampling(values.one_of(choices))
-    # Numbers that JSON lacks are written as in Python and JavaScript.
+    # Write numbers that JSON lacks as Python and JavaScript do.
     request.raw = json.dumps(request.fields).encode()
 
 

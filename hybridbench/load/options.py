@@ -1,6 +1,6 @@
 """Request options: which interface has which, and how to draw their values.
 
-A row is one option, under its name in reports.  Fields are those of OpenAI's interfaces, vLLM,
+Each row is one option, with its name in reports.  Fields are those of OpenAI's interfaces, vLLM,
 SGLang and llama.cpp; a server ignores unknown fields or refuses the request.  To add an option, add
 a row.
 """
@@ -48,8 +48,9 @@ class Option:
 def add_options(
     request: HttpRequest, values: Values, count: int, without: Collection[str] = ()
 ) -> None:
-    """Add ``count`` options to ``request``, or as many as its interface has, except those in
-    ``without``.
+    """Add ``count`` random options to ``request``, or all that its interface has.
+
+    Options in ``without`` are never used.
     """
     having = [o for o in OPTIONS if request.api in o.apis and o.name not in without]
     chosen = values.some_of(having, count)
@@ -101,7 +102,7 @@ def _biases(values: Values) -> JsonValue:
 
 
 def _stop(values: Values) -> JsonValue:
-    # Either a text that never occurs, or one that occurs by chance with one that never does.
+    # Either a text that never occurs, or two of several texts, most of which may occur by chance.
     return values.one_of((values.name(), values.some_of(["e", " ", "in", values.name()], 2)))
 
 

@@ -1,13 +1,13 @@
 """Request answers again, to check whether they equal those that the server gives without reuse.
 
 Each greedy request of a sample is sent again at rest, without the server's cache, several at a
-time.  An equal answer has thus been computed twice.  A different one decides nothing, since
-requests in one batch round differently than alone.  So its request is sent three more times, alone;
-if these agree, both earlier answers are compared with theirs.
+time.  An equal answer has been computed twice.  A different one decides nothing, because a batch
+rounds differently than a request alone.  So its request is sent three more times, alone; if these
+answers agree, both earlier answers are compared with them.
 
-The effect of rounding on this server is measured too: some equal answers are computed alone, then
-again with their own prefix in the cache, and the logprobs of equal tokens are compared.  These are
-requested without streaming as well: all other requests of a run may be streamed.
+The effect of rounding on this server is measured as well: some requests with equal answers are sent
+alone, then again with their own prefix in the cache, and the logprobs of equal tokens are compared.
+These are also sent without streaming, because all other requests of a run may be streamed.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import ServerSubmit
 
-# Requests whose answers are kept from one idle point to the next, and their tokens.
+# Most requests kept with their answers from one idle point to the next, and most tokens in them.
 _PLACES: Final = 256
 _TOKENS_MOST: Final = 1 << 19
 _AT_ONCE: Final = 16
 _ALONE: Final = 3
-# Answers per idle point for which the effect of rounding is measured; more while fewer tokens than
-# this were measured in the run, since short answers must decide too.
+# Answers per idle point for which the effect of rounding is measured; more until this many tokens
+# were measured in the run, because answers may be short.
 _MEASURED: Final = 12
 _MEASURED_TOKENS: Final = 2000
 # Most differences that are kept individually.
 _KEPT: Final = 300
 _GAPS_KEPT: Final = 4096
 
-# Reasons for the end of an answer that are not its own choice; none if its end is missing.
+# Reasons for the end of an answer that are not the model's choice; "" if the reason is missing.
 _AT_LIMIT: Final = frozenset({"length", ""})
 
-# Sends a request, with logprobs, that shares cached content only with requests of the same key,
-# and, if the last argument is true, without streaming; returns None if no answer came.
+# Sends a request with logprobs that shares cached content only with requests of the same key; if
+# the last argument is true, without streaming.  Returns None if no answer came.
 Ask = Callable[[Submit, str, bool], Awaitable[Answer | None]]
 
 
@@ -56,7 +56,7 @@ class Repeats:
         seed: of the draws.
         left_out: why no answer can be compared; empty if they can.
         exact: whether the server was started so that batching changes no answer.
-        both_ways: whether answers are streamed, and have the same text if they are not.
+        both_ways: whether answers are streamed, and would have the same text if they were not.
     """
 
     def __init__(
@@ -186,8 +186,10 @@ class Repeats:
     async def _alone(
         self, ask: Ask, request: Submit, served: Answer, control: Answer, *, whole: bool = False
     ) -> None:
-        """Compare both answers with those that the request gets alone; if these are ``whole``, not
-        streamed, both are the same one, which agreed with the others.
+        """Compare both answers with those that the request gets when sent alone.
+
+        If ``whole``, those are not streamed; then ``served`` and ``control`` are the same answer,
+        which agreed with all streamed ones.
         """
         answers = []
         for _ in range(_ALONE):
@@ -222,7 +224,7 @@ class Repeats:
 
 
 def _unfit(request: Submit) -> str:
-    """Return why the request may get another answer next time; empty if it may not."""
+    """Return why the request may get a different answer next time; empty if it may not."""
     if request.sampling.temperature:
         return "sampled"
     if request.session_id:
@@ -236,8 +238,10 @@ def _is_equal(one: Answer, other: Answer) -> bool:
 
 
 def _is_equal_streamed(whole: Answer, streamed: Answer) -> bool:
-    """Return whether a whole answer has all that a stream had, except for what servers may leave
-    out of either: spaces, parts of characters, and the token that ends it.
+    """Return whether a whole answer equals a streamed one.
+
+    Ignores what servers may leave out of either: spaces, parts of characters, and the token that
+    ends the answer.
     """
     shorter, longer = sorted((whole.ids, streamed.ids), key=len)
     is_same = shorter == longer or (whole.reason == "stop" and shorter == longer[:-1])
@@ -249,8 +253,10 @@ def _content(answer: Answer) -> str | Sequence[int]:
 
 
 def _text_differs(one: Answer, other: Answer) -> bool:
-    """Return whether the texts of equal token ids differ by more than the way in which a server
-    cuts a stream explains: spaces, and characters of several tokens.
+    """Return whether the texts of equal token ids differ.
+
+    Ignores differences that come from how a server cuts a stream: spaces, and characters of several
+    tokens.
     """
     texts = ["".join("".join(answer.pieces).split()) for answer in (one, other)]
     return texts[0] != texts[1] and not any(BROKEN in text for text in texts)
@@ -266,9 +272,7 @@ def _differing(request: Submit, answer: Answer, alone: Answer, reused: bool | No
 
 
 def _ends_early(answer: Answer, alone: Answer) -> bool:
-    """Return whether the shorter of both answers ended before their common limit, and by no token
-    of its own.
-    """
+    """Return whether the shorter answer ended before the limit of both, without an end token."""
     if not all(one.output_tokens or one.ids for one in (answer, alone)):
         return False  # chunks were counted, and may have several tokens
     shorter = min(answer, alone, key=lambda one: one.tokens)

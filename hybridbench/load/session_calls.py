@@ -1,4 +1,4 @@
-"""Open and close a server's sessions, in the order in which the workload wants that."""
+"""Open and close a server's sessions, in the order that the workload requests."""
 
 from __future__ import annotations
 
