@@ -86,7 +86,7 @@ def check_client(request: Request) -> None:
 
 
 def _named(value: object) -> JsonValue:
-    """A wire record, which is encoded as an array, as a JSON object with field names."""
+    """Convert a wire record, which is encoded as an array, to a JSON object with field names."""
     if isinstance(value, msgspec.Struct):
         return {name: _named(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):

@@ -90,14 +90,14 @@ class Answer(Response):
                 last = self._shape.last(generations) if fault is None else fault.body
                 events += [_DONE] if last is None else [_event(last), _DONE]
             if events:
-                # Waits while the client does not read; tokens of that time form one part.
+                # This waits while the client does not read; tokens from that time form one part.
                 body = b"".join(events)
                 await send({"type": "http.response.body", "body": body, "more_body": not is_last})
             if not is_last and not await self._news():
                 return
 
     def _events(self, generations: Sequence[Generation], finished: set[int]) -> Iterator[bytes]:
-        """New tokens of each generation as events; adds finished ones to ``finished``."""
+        """Yield the new tokens of each generation; add finished generations to ``finished``."""
         for index, generation in enumerate(generations):
             if index in finished or _fault(generation) is not None:
                 continue
@@ -118,7 +118,7 @@ def _event(body: JsonValue) -> bytes:
 
 
 def _check(generations: Sequence[Generation]) -> None:
-    """Raise ApiError if one of them was refused or cannot finish."""
+    """Raise ApiError if a generation was refused or cannot finish."""
     for generation in generations:
         fault = _fault(generation)
         if fault is not None:

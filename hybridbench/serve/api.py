@@ -182,7 +182,7 @@ class Service:
 
 
 def _counted(app: ASGIApp, guard: Callable[[Request], None], counts: ServerCounts) -> ASGIApp:
-    """``app`` behind ``guard``, counting responses."""
+    """Wrap ``app`` so that ``guard`` runs before it and ``counts`` receives every response."""
 
     async def outer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

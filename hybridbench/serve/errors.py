@@ -1,4 +1,4 @@
-"""JSON responses, above all for refused requests.
+"""JSON responses, mainly for refused requests.
 
 Source: OpenAI's error object, which clients parse.  No message quotes a prompt.
 """
@@ -33,7 +33,7 @@ class ApiError(Exception):
         status: HTTP status.
         message: one sentence for the client's developer.
         param: the invalid field, if any.
-        code: kind of error, for programs; default: by status.
+        code: kind of error, for programs; by default, it follows from the status.
     """
 
     def __init__(

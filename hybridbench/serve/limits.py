@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return False
-    # A server on ``::`` sees its clients of IPv4 at addresses mapped into IPv6.
+    # A server on ``::`` sees IPv4 clients at addresses mapped into IPv6.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
 
@@ -48,8 +48,8 @@ def is_loopback(host: str) -> bool:
 def check_origin(request: Request) -> None:
     """Refuse requests that a foreign web page may have sent to a server on the loopback interface.
 
-    Such a page must not read answers through a name that resolves to this machine (DNS rebinding),
-    nor post, which it could do without reading the answer.
+    Such a page must not read answers through a name that resolves to this machine (DNS rebinding).
+    It must not post either, which it could do without reading the answer.
 
     Raises:
         ApiError: the Host header or the origin is not on this machine.

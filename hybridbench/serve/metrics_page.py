@@ -1,6 +1,6 @@
 """``/metrics``: every counter and pool reported by the worker, and the server's own counts.
 
-A pool or an event is a part of the metric's name here, not a label as elsewhere, because a sum over
+Here, a pool or an event is part of the metric's name, not a label as elsewhere, because a sum over
 pools would be meaningless.
 """
 
@@ -37,7 +37,7 @@ class ServerCounts:
     """The server's counts: responses by HTTP status, generations by outcome."""
 
     def __init__(self) -> None:
-        # Start all known ones at 0: a counter that appears later would seem to jump.
+        # Start all known counters at 0: one that appears later would seem to jump.
         self.generations = dict.fromkeys(("stop", "length", "abort", "refused", "error"), 0)
         self.statuses: dict[int, int] = {200: 0}
 

@@ -79,7 +79,7 @@ class BoundedProtocol(H11Protocol):
         """Count a response that this file wrote."""
 
     def _awaits_request(self) -> bool:
-        """Whether there is no request, or a part of its body is missing."""
+        """Whether there is no request yet, or part of its body is missing."""
         cycle = self._under_way
         return cycle is None or cycle.more_body
 

@@ -38,7 +38,7 @@ class ServePlan:
     """The engine to serve, and the address.
 
     Args:
-        engine: the engine, given by the plan of a soak that is not run.
+        engine: the engine, as the plan of a soak; the soak itself is not run.
         listening: the socket, bound and listening; ``serve`` closes it.
         host: the address as the user gave it.
         drain_s: time for current requests to finish after a signal to end.
@@ -58,7 +58,7 @@ class ServePlan:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on ``host``; ``port`` 0 takes any free port.
+    """Return a socket that listens on ``host``; ``port`` 0 takes any free port.
 
     Raises:
         OSError: the address cannot be bound.
@@ -113,7 +113,7 @@ def serve(plan: ServePlan, on_ready: Callable[[Ready], None]) -> None:
 
 
 async def _interruptible(serving: Coroutine[None, None, str], interrupts: Interrupts) -> str:
-    """The result of ``serving``; empty if a second signal cancels it.
+    """Return the result of ``serving``; empty if a second signal cancels it.
 
     Signals go to the event loop: an exception from a plain handler would end whichever task runs.
     """

@@ -60,7 +60,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class SessionParams(msgspec.Struct):
-    """SGLang's session of which a request is the next turn.  Turns can only append."""
+    """The SGLang session that a request continues; a turn can only append."""
 
     id: str | None = None
     rid: str | None = None
@@ -175,7 +175,8 @@ class Asked:
         priority: None leaves it to the engine.
         extra_key: requests with different keys share no prefix.
         session_id: the session whose next turn this is; empty for none.
-        stream: whether to send tokens as they come, and ``usage`` whether to send their number.
+        stream: whether to send tokens as they come.
+        usage: whether a stream ends with the numbers of tokens.
         token_ids: whether the answer includes its token ids.
         tokens_as_ids: whether logprobs name tokens by id.
     """
@@ -201,7 +202,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Model:
-    """The served model: its names, the first of which is displayed, and its limits in tokens."""
+    """The served model: its names, the first for display, and its limits in tokens."""
 
     names: tuple[str, ...]
     vocab_size: int
@@ -292,7 +293,7 @@ def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
 
 
 def _room(prompt: list[int], model: Model, usual_tokens: int | None = None) -> int:
-    """Limit for an answer without one: the room left in the context."""
+    """Default limit of an answer: the room left in the context, at most ``usual_tokens``."""
     room = max(1, model.context_len - len(prompt))
     return room if usual_tokens is None else min(room, usual_tokens)
 

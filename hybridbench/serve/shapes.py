@@ -25,7 +25,7 @@ class Shape(Protocol):
         ...
 
     def part(self, index: int, generation: Generation, tokens: Tokens) -> JsonValue:
-        """A part with the new ``tokens`` of one generation; may be empty if it has finished."""
+        """A part with the new ``tokens`` of one generation; none if it has only finished."""
         ...
 
     def last(self, generations: Sequence[Generation]) -> JsonValue | None:
