@@ -59,7 +59,7 @@ from hybridbench.sampling.process import own_private_bytes
 from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
-# Longest wait from a stream's last word to its end; after that, the connection is not reused.
+# Longest wait from a stream's last text to its end; after that, the connection is not reused.
 _TAIL_S: Final = 1.0
 # Requests that the server broke are counted by kind, up to this many kinds.
 _LOST_KINDS_MOST: Final = 64
@@ -90,8 +90,8 @@ _OK: Final = 200
 _STREAM: Final = "text/event-stream"
 # Types of answers that are not streams, whatever was requested: whole answers, and web pages.
 _WHOLE: Final = frozenset({"application/json", "text/html"})
-# Failures that suggest that the server died; and those if only its engine died: it still answers
-# later requests, all with the same error.
+# Failures that suggest that the server died, and those that suggest that only its engine did: then
+# it still answers later requests, all with the same error.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
 _GIVEN_UP: Final = frozenset({"error-in-answer", "500"})
 # Errors on connecting that are this process's own: it has too many open files or ports.
@@ -137,7 +137,7 @@ class LoadClient:
         self._held = False  # whether sending is held after failures
         self._holds = 0  # consecutive
         self._held_until_s = 0.0  # as the server asked
-        self._turned_away = 0  # requests since the last other answer
+        self._turned_away = 0  # requests refused since the last other answer
         self._lost: Counter[Kind] = Counter()
         self._lost_first_s = 0.0  # time of the first of them
         self._closes = False  # whether the server closes connections between requests
@@ -342,7 +342,7 @@ class LoadClient:
         return plain.end not in (End.FINISHED, End.REJECTED)
 
     def _send_beside(self, request: Submit, http: HttpRequest) -> tuple[Flight, asyncio.Task[None]]:
-        """Send a request of our own, of which the workload hears nothing."""
+        """Send a request of our own, which is not part of the workload."""
         unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
         flight = Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)
@@ -582,8 +582,9 @@ class LoadClient:
         self._workload.on_finished(flight.request.rid, ids, reason, now_s)
 
     def _back_off(self, now_s: float, asked_s: float) -> None:
-        """Pause sending after a failure, or because the server asks for ``asked_s`` seconds;
-        requests in flight continue.
+        """Pause sending after a failure, or for ``asked_s`` seconds at the server's request.
+
+        Requests in flight continue.
         """
         if self._paused:
             return

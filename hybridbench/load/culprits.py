@@ -148,7 +148,7 @@ def _shown(suspect: Suspect) -> SentAgain:
 
 
 def _without_texts(value: JsonValue) -> JsonValue:
-    """Replace each text, and each list of other values than objects, with its length."""
+    """Replace each text, and each list that is not of objects, with its length."""
     if isinstance(value, str):
         return f"<{len(value):,} characters>"
     if isinstance(value, list):

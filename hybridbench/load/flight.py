@@ -52,7 +52,7 @@ class Flight:
     """A request in progress.
 
     Args:
-        again: whether it is a request of our own, of which the workload hears nothing.
+        again: whether it is a request of our own, which is not part of the workload.
         session_call: the call that it waits for.
         reused: whether its connection has served another request.
         sent: whether it was sent completely.

@@ -1,8 +1,8 @@
 """Turn token ids into text prompts: a word for each id, and answers exactly as received.
 
 To the workload, a conversation is a list of token ids.  Ids below the number of words are words;
-higher ids are the bytes of answers, so that the next prompt begins with the last one and its answer
-exactly as the server knows them.
+higher ids are the bytes of answers, so that the next prompt begins with exactly the text of the
+last one and its answer.
 """
 
 from __future__ import annotations

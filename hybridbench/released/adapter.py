@@ -161,7 +161,7 @@ class DrivenScheduler(Protocol):
 
 
 def kept_beside_kv(config: EngineConfig) -> Literal["states", "windows", "nothing"]:
-    """What the model keeps besides KV of all positions."""
+    """Return what the model keeps besides the KV of all positions."""
     model = resolve_model(config.model, "cpu").config
     if model.linear_layer_ids:
         return "states"

@@ -366,7 +366,7 @@ class ReleasedEngine:
         )
 
     def reference_counted_classes(self) -> Mapping[str, tuple[type, int]]:
-        """Classes whose instances reference counting must free, and their reachable counts."""
+        """Classes whose instances reference counting must free, with the reachable instances."""
         reported = [one.record.req for one in self._requests.values() if one.record is not None]
         return {
             name: (kind, held + self._beside[name])

@@ -49,7 +49,7 @@ class ScanPace:
 
     planned_s: float
     next_s: float
-    stall_max_s: float | None = None  # longest time one scan may stop the loop; None is no limit
+    stall_max_s: float | None = None  # longest time one scan may stop the loop; None for no limit
     given_up: bool = field(default=False, init=False)
     _last_stop_s: float | None = field(default=None, init=False)
     _asked_s: float = field(default=0.0, init=False)

@@ -1,6 +1,6 @@
-"""Read the memory of a target's cgroup, without page cache: a container's limit applies to it.
+"""Read a target's cgroup memory without page cache: what a container's limit applies to.
 
-It includes child processes and kernel memory.
+This includes child processes and kernel memory.
 """
 
 from __future__ import annotations

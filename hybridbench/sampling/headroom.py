@@ -161,7 +161,7 @@ def stat_field(path: Path, name: str) -> int | None:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number that is a file's whole content; None for any other, such as "max"."""
+    """Return the number in a file; None if it contains anything else, such as "max"."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 

@@ -55,7 +55,7 @@ class ForkScan:
 
     Args:
         classes: called in the child, so that counting reachable instances costs the parent nothing.
-        excluded: memory that is not in the child (see ``fork_exclusion``) and must not be read
+        excluded: memory that is not in the child (see ``exclude_from_forks``) and must not be read
             there.
         close_in_child: descriptors that the child closes at once; otherwise they would stay open
             beyond the parent's death.

@@ -14,7 +14,7 @@ _ANONYMOUS: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) [r-][w-][x-]p \S+ 00:00 0 *(?:\[anon:.*)?$", re.MULTILINE
 )
 _GUARD: Final = " ---p "
-# Fewer mappings of one size are not a pattern, and further sizes add no evidence.
+# Fewer mappings of one size are not a pattern; more sizes than this add no evidence.
 _FEWEST: Final = 8
 _SIZES_MAX: Final = 8
 

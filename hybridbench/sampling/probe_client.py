@@ -173,7 +173,7 @@ class Budget:
         self.longest_pause_s = max(self.longest_pause_s, longest_pause_s or pause_s)
 
     def wait_s(self, *, at_rest: bool = False) -> float:
-        """Return the seconds until the next look may be taken; 0 if now, and for the first look.
+        """Return the seconds until the next look may be taken; 0 if it may be taken now.
 
         A look ``at_rest`` delays nothing, so only CPU time counts.
         """
@@ -343,7 +343,7 @@ class ProbeClient:
     def idle_look(self, pid: int) -> IdleAnswer:
         """Look at what an idle process holds, after a collection if that is short enough.
 
-        A process that has disabled its collector keeps its garbage, so nothing is collected there.
+        If the process has disabled its collector, it keeps its garbage, so this collects nothing.
 
         Raises:
             ProbeError: there is no answer; the message says why.

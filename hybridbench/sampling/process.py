@@ -29,7 +29,7 @@ class ProcessGoneError(Exception):
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """One reading of ``/proc/PID/status``, which takes 50 microseconds and does not disturb it."""
+    """One reading of ``/proc/PID/status``: 50 microseconds, without any effect on the process."""
 
     rss_bytes: int
     rss_anon_bytes: int

@@ -202,7 +202,7 @@ class ProcessTree:
         with suppress(OSError):
             handle = os.pidfd_open(process.pid)
             try:
-                # From here on, the handle refers to this process even if the pid is reused.
+                # The handle refers to one process, even if its pid is reused: check which one.
                 now = _process(process.pid, self._proc)
                 if now is not None and now.key == process.key:
                     signal.pidfd_send_signal(handle, number)

@@ -1,8 +1,8 @@
 """Remove secrets from command lines before they are stored or shown anywhere.
 
-Redacted are the values of options, variables, headers and JSON keys with secret-sounding names, the
-user part of URLs, and anything that looks like a key of a known issuer.  When in doubt a word is
-redacted: command lines are shown only to identify the program.
+It redacts the values of options, variables, headers and JSON keys with secret-sounding names, the
+user part of URLs, and anything that looks like a key of a known issuer.  When in doubt, it redacts
+a word: command lines are shown only to identify the program.
 """
 
 from __future__ import annotations

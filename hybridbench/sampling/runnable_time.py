@@ -16,7 +16,7 @@ from typing import Final
 
 # Read at most this often, because reading ten threads takes 0.3 ms.
 _READ_EVERY_S: Final = 0.5
-# A caller that reads this clock later than this was delayed itself, so the excess does not count.
+# If a caller reads the clock after a longer time, it was delayed itself: the excess does not count.
 _ATTENTION_S: Final = 2.0
 # A process that did not run at all for this long will not run again: time then counts, so that no
 # wait is endless.

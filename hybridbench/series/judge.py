@@ -551,7 +551,7 @@ def _as_level(column: _Column) -> _Column:
 
 @contextmanager
 def _named(option: str, text: str) -> Iterator[None]:
-    """Turn a ``ValueError`` inside into a usage error about ``option``, given as ``text``."""
+    """Turn a ``ValueError`` raised inside into a usage error on ``option``, given as ``text``."""
     try:
         yield
     except ValueError as error:

@@ -15,7 +15,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.series.source import Source
 
 _DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
-_UNSORTED_MIN = 0.1  # share of rows that go back, with no two times equal: the file is unsorted
+_UNSORTED_MIN = 0.1  # if more of the rows go back and no two times are equal: an unsorted file
 _RESTARTS_MAX = 200
 _DOUBLES_MAX, _DOUBLES_LEAST = 0.05, 3
 _SUMMER_TIME_S = 3600.0

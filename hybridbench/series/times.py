@@ -51,7 +51,7 @@ _YEARLESS = re.compile(
     r"(?:(?P<one>\d\d)-(?P<two>\d\d)|(?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d\d?)) (?P<clock>.+)"
 )
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
-# Epoch seconds are 1e9..4.2e9 from 2001 to 2103; other numbers count from a run's start.
+# Epoch seconds from 2001 to 2033 are 1e9 to 2e9; other numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 2.0e9
 # date +%Y%m%d%H%M%S

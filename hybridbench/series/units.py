@@ -109,7 +109,7 @@ _SO_FAR = re.compile(
 )
 # Events or a backlog of them, and what a program writes to a disk.
 _MAY_COUNT = re.compile(
-    # A word for what is still there makes it a level.
+    # Unless another word says that this is still there.
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     r"(.*[_ .:/-])?(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
     r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|inodes|"
@@ -128,7 +128,8 @@ _CACHE = re.compile(
 )
 # The same as a label: OpenTelemetry, Google Cloud.
 _CACHE_LABEL = re.compile(r'="(evictable|cached|buffered|buffers|slab_reclaimable)"')
-# Caches only beside other machine or cgroup columns; a program may have a cache, too.
+# These mean page cache only beside other columns of a machine or cgroup: a program may have a cache
+# of its own.
 _CACHE_BESIDE = re.compile(
     r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|"
     r"(total_)?(cache|mapped_file)",
@@ -144,7 +145,7 @@ _COLLECTED = re.compile(
     re.I,
 )
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
-# Totals that include cache, used if no other column of the file is free of it.
+# Totals that include the page cache, used only if no memory column of the file excludes it.
 _WITH_CACHE = re.compile(
     r"memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
     r"(kb|%|.*\.)memused(-percent)?|system\.memory\.used\.\w+|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",

@@ -29,7 +29,7 @@ class Shape(Protocol):
         ...
 
     def last(self, generations: Sequence[Generation]) -> JsonValue | None:
-        """The body after a stream's last part; None for none."""
+        """The body after a stream's last part; None if there is none."""
         ...
 
 

@@ -1,8 +1,7 @@
 """Tie this process's end to the bench's, then become the target's command.
 
 ``targets/command.py`` runs this file with a descriptor, the bench's pid, an environment entry and
-the command.
-If the system cannot start the command, the reason is written to the descriptor.
+the command.  If the system cannot start the command, the reason is written to the descriptor.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ from hybridbench.targets.prepared import (
 # Packages per call of pip: at most these are installed again after an interruption.
 _BATCH: Final = 16
 _START_PATIENCE_S: Final = 600.0
-# The first adds foreign modules.  With the others, every pip and every server would compile all its
-# imports.
+# The first adds foreign modules; with the others, every pip and every server would have to compile
+# all its imports.
 _NOT_INHERITED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"})
 
 

@@ -99,7 +99,7 @@ def prepared_target(command: Sequence[str]) -> PreparedTarget | None:
         if os.sep not in word:
             continue
         path = Path(word).absolute()
-        # Try both: a start script may be linked to, and our interpreters link to others outside.
+        # Try both: the word may be a link to a start script, and our interpreters are links.
         for one in dict.fromkeys((path, path.resolve())):
             for folder in one.parents:
                 ready = _read(folder / READY, PreparedTarget)

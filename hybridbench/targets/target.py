@@ -127,7 +127,7 @@ class Observe(Protocol):
         ...
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """Let the process end, or wait until it does; otherwise kill the whole group.
+        """End the process, or wait for its end; kill the whole group if that takes too long.
 
         Returns:
             How it ended; None if not even a kill has ended it yet.
@@ -203,7 +203,7 @@ class Control(Protocol):
         ...
 
     def reclaim(self, patience_s: float) -> None:
-        """Record what can be given back; this changes the target."""
+        """Record how much memory the target can give back; this changes the target."""
         ...
 
     def leave(self, patience_s: float) -> None:

@@ -36,9 +36,9 @@ class Generation:
         token_ids: converts token ids to the type of a request's tokens.
         states: returns the free state slots, given the pool of request rows.
         sessions: the modules of sessions that keep their KV, and of their records between turns;
-            None before there were any.
-        unified_tree: whether there is a unified tree, a switch to enable it, or nothing else.
-        next_batch: makes the scheduler choose its next batch; None without one.
+            None in releases without them.
+        unified_tree: "absent", "switch" if a switch enables it, "only" if there is no other tree.
+        next_batch: makes the scheduler choose its next batch, and returns it; None without one.
         held: reads the record of a request or of a session.
         tracked_until: returns the length, in tokens, at which a request's track buffer last saved a
             state; None if it has saved none.

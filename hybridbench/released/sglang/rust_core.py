@@ -9,7 +9,7 @@ from hybridbench.engine.counters import EngineCounters
 from hybridbench.released.sglang.trees import Part
 
 UNCOUNTED: Final = frozenset({"evict_cascade", "node_splits"})
-"""Events inside the core: a parent that is evicted with its last child, and a split."""
+"""Events that only the core sees: a parent evicted with its last child, and a node split."""
 _CLASS: Final = "RustUnifiedTreeCore"
 _STATE: Final = 2  # the component of a node that holds its recurrent state
 

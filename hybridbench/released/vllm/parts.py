@@ -1,4 +1,4 @@
-"""Build vLLM's scheduler from a configuration, with only the sizes of a model."""
+"""Build vLLM's scheduler from a configuration, with the sizes of a model but no model."""
 
 from __future__ import annotations
 
