@@ -151,8 +151,8 @@ CONTROLS: tuple[Defect, ...] = (
     COPIED_MESSAGES,
 )
 
-# Injected costs that a soak cannot see, as there is no change over time: for testing comparisons;
-# not in the self-test.
+# Injected costs for testing comparisons; a soak cannot see them, as nothing changes over time.
+# Not in the self-test.
 PLANTED: tuple[Defect, ...] = (SLOW_STEP,)
 
 

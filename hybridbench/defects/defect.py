@@ -11,12 +11,12 @@ from typing import Final, TypeAlias
 
 from hybridbench.defects.truth import Truth
 
-# The truth's counts for a defect of memory alone: bytes that stay, and the time over which they
-# accumulated.  ``per`` of its signature is the latter, and its rate is compared per hour.
+# Truth counts of a defect that leaks only memory: the bytes kept, and the time over which they
+# accumulated.  With ``per=MILLISECONDS`` in the signature, the rate is compared per hour.
 BYTES_KEPT: Final = "bytes_kept"
 MILLISECONDS: Final = "milliseconds"
 
-# Replacements have the signature of the method they replace, which only that method knows.
+# A replacement has the signature of the method it replaces, which a static type cannot express.
 Replacement: TypeAlias = Callable[..., object] | property
 
 
@@ -35,14 +35,14 @@ class Patch:
 
 
 class FoundBy(StrEnum):
-    """The command that must find it."""
+    """The command that must find the defect."""
 
     SOAK = "soak"
     COMPARE = "compare"  # shows only in comparison with a healthy engine
 
 
 class Role(StrEnum):
-    """Whether a detector must find it, or must not."""
+    """Whether a detector must report the defect or must stay silent."""
 
     DEFECT = "defect"
     CONTROL = "control"  # healthy, but looks like a leak
@@ -62,21 +62,23 @@ class Signature:
         event: what drives it, in words.
         rate: how much per event, in words.
         drivers: counters, one of which the finding must name; empty if none can be identified.
-        harm: name of the truth's count of the damage; empty for a control.
-        per: name of the truth's count by which ``harm`` is divided for the rate per event;
-            with ``MILLISECONDS`` for the rate per hour.
+        harm: name of the truth count that measures the damage; empty for a control.
+        per: name of the truth count that divides ``harm`` to give the rate per event;
+            ``MILLISECONDS`` gives the rate per hour.
         counted: name of the number in the finding's data that must equal ``harm``: in total, or
             per unit of ``per`` if no driver is expected.
-        says: words of the finding, if it counts nothing: how a crash ended the worker.
+        says: text that a finding without a count must contain: the error that ended the worker.
         scale: the value of one unit of ``harm`` in the unit of the finding.
-        at_most: the report can only see a part: it may state less than the truth, never more.
+        at_most: the detector sees only part of the damage; it may report less than the truth, but
+            never more.
         alone: no other finding may report a leak.
         duration_s: how long a run must be for the finding, its driver and its rate.
-        quick_s: how long the quick self-test runs it; more if half a minute has too few events,
-            0 to leave it out: it needs minutes, or the quick self-test would take more than
-            half an hour.
-        found_by: a defect that a soak cannot find is found by a comparison with the engine without
-            it; its verdict is the comparison's, and its kinds are words of compared metrics.
+        quick_s: run length in the quick self-test: more than half a minute if that has too few
+            events, 0 to leave the defect out because it needs minutes or would make the quick
+            self-test longer than half an hour.
+        found_by: the command that finds it.  With ``COMPARE`` the engine is compared with one
+            without the defect: the verdict is the comparison's, and ``kinds`` are outcomes of
+            compared metrics.
     """
 
     verdicts: tuple[str, ...]
@@ -106,8 +108,8 @@ class Defect:
         source: where it was reported: "sglang#25770".
         symptom: its visible effect, in one sentence.
         profile: a shipped profile that reaches the path.
-        part_of: slug of the defect that does the same in more places: that one, and not this one,
-            is tested with every setting of collector and heap.
+        part_of: slug of the defect that does the same in more places; only that one is tested with
+            every collector and heap setting.
         signature: what must be reported.
         patches: the methods replaced; a control may need none.
         harmed: who was affected and how much, as reported.

@@ -1,7 +1,7 @@
 """Descriptions of defects, as `explain` and `list defects` print them.
 
 A defect refers to the classes that it patches, so the catalog imports the engine.
-hybridbench-core, without the engine's dependencies, has these texts in a file
+hybridbench-core lacks the engine's dependencies and ships these texts in a file instead
 (tools/core_wheel.py).
 """
 
@@ -38,7 +38,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def described_catalog() -> Mapping[str, tuple[Description, ...]]:
-    """The whole catalog, by the titles of its parts.
+    """Return the whole catalog, keyed by section title.
 
     Raises:
         ModuleNotFoundError: the engine cannot be imported, and there are no stored descriptions.
@@ -63,7 +63,7 @@ def described(name: str) -> Description:
 
     Raises:
         UsageError: there is no such defect, or it has no such rate.
-        ConfigError: a file defines none.
+        ConfigError: ``name`` is a file that defines no defect.
         ModuleNotFoundError: ``name`` is not in the catalog, and the engine cannot be imported.
     """
     known = [defect for part in described_catalog().values() for defect in part]
@@ -130,7 +130,7 @@ def _finding(signature: Signature) -> Iterator[tuple[str, str]]:
 
 
 def rests_on_counts(signature: Signature) -> bool:
-    """Whether an exact count shows the defect, in a run of any length; otherwise statistics do."""
+    """Whether an exact count shows the defect in a run of any length, without statistics."""
     from hybridbench.analysis.findings.kinds import evidence_of
     from hybridbench.defects.defect import FoundBy
     from hybridbench.records.codes import Evidence

@@ -1,9 +1,8 @@
-"""Rare paths on demand: wrappers around engine methods that force what pressure alone rarely
-causes.
+"""Force rare paths: wrappers that make engine methods do what pressure alone rarely causes.
 
-Nothing here is a defect.  Any engine may take a forced path, which must change no token and
-lose no slot.  Each path is taken once in n of its events on average, at gaps drawn from the run's
-seed, so that no rhythm of the traffic can hide one.
+These paths are not defects.  A healthy engine may take any of them, and doing so must change no
+token and lose no slot.  Each path is taken on average once per n of its events, at random gaps
+drawn from the run's seed, so that no periodic traffic can hide one.
 
 The idea is that of SGLang's SGLANG_TEST_RETRACT.
 """
@@ -28,7 +27,7 @@ from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
 from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 
-# Methods as they are found, possibly replaced by a defect.
+# A method as found on its class, possibly already replaced by a defect.
 Method: TypeAlias = Callable[..., Any]
 
 ABORT_MESSAGE: Final = "aborted on demand of the profile"
@@ -36,33 +35,36 @@ _DELAY_S: Final = 0.25
 
 
 class ForcedPath:
-    """When one path is due, and how often it was taken."""
+    """Decides when one path is due, and counts how often it was taken."""
 
     def __init__(self, every: int, seed: str) -> None:
-        """Due once in ``every`` events on average; ``seed`` decides when, and for which request."""
+        """Make the path due once per ``every`` events on average.
+
+        ``seed`` determines when it is due, and for which request.
+        """
         self.taken = 0
-        # For a path that must leave a request that makes progress.
+        # For a path that may be taken only while another request makes progress.
         self.somebody_runs = False
         self.rng = random.Random(seed)
         self._every = every
         self._left = self.rng.randint(1, every)
 
     def is_due(self) -> bool:
-        """Count one event; true from when the path is due until it is taken."""
+        """Count one event; return whether the path is due, which it stays until it is taken."""
         self._left -= 1
         return self._left <= 0
 
     def take(self, times: int = 1) -> None:
-        """Record that it was taken (``times`` 0: in vain), and draw the next gap."""
+        """Record that the path was taken (0 ``times`` if without effect), and draw the next gap."""
         self.taken += times
         self._left = self.rng.randint(1, 2 * self._every - 1)
 
 
 class ForcedPaths:
-    """The paths of one engine, by the keys of a profile's ``force``."""
+    """The forced paths of one engine, keyed as in a profile's ``force``."""
 
     def __init__(self, every: Mapping[str, int], seed: int) -> None:
-        """``every``: by name, the average number of events per use of the path.
+        """``every`` maps a path's name to the average number of events per use.
 
         Raises:
             KeyError: no such path.
@@ -71,7 +73,7 @@ class ForcedPaths:
         self._wrappers = {name: WRAPPERS[name] for name in every}
 
     def counts(self) -> dict[str, int]:
-        """How often each was taken, by the name of its counter: ``forced_retract``."""
+        """Return how often each path was taken, by counter name (``forced_retract``)."""
         return {f"forced_{name}": path.taken for name, path in self._paths.items()}
 
     def apply(self) -> None:
@@ -83,7 +85,7 @@ class ForcedPaths:
 
     @contextmanager
     def applied(self) -> Iterator[ForcedPaths]:
-        """The same, but only inside the ``with`` block."""
+        """Wrap the engine's methods only inside the ``with`` block."""
         wrapped = {target for wrappers in self._wrappers.values() for target in wrappers}
         before = [(holder, method, vars(holder)[method]) for holder, method in wrapped]
         self.apply()
@@ -95,12 +97,12 @@ class ForcedPaths:
 
 
 def _retract(path: ForcedPath, healthy: Method) -> Method:
-    """Make a decode step retract any running request although there is room."""
+    """Make a decode step retract a random running request although there is room."""
 
     def make_room_for_decode(self: Scheduler, outcome: StepOutcome) -> bool:
         retracted: bool = healthy(self, outcome)
         able = [req for req in self.running if not self._awaits_first(req)]
-        # Not the only one: a request must make progress.
+        # Never retract the only running request: one must make progress.
         if path.is_due() and able and len(self.running) > 1:
             path.take()
             self._retract_running(path.rng.choice(able))
@@ -111,7 +113,7 @@ def _retract(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _note_running(path: ForcedPath, healthy: Method) -> Method:
-    """Note whether other requests run: without any, the engine aborts a refused request."""
+    """Record whether any request runs: if none does, the engine aborts a refused request."""
 
     def admit(self: Scheduler, adder: PrefillAdder) -> None:
         path.somebody_runs = bool(self.running)
@@ -134,7 +136,7 @@ def _refuse(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _fail_allocation(path: ForcedPath, healthy: Method) -> Method:
-    """Make an allocator of KV or of states fail, whatever it has."""
+    """Make a KV or state allocation fail, however many slots are free."""
 
     def alloc(self: object, *args: object, **kwargs: object) -> object:
         if path.is_due():
@@ -146,7 +148,7 @@ def _fail_allocation(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _delay_transfer(path: ForcedPath, healthy: Method) -> Method:
-    """Make a copy between device and host end late, which delays those after it."""
+    """Make a copy between device and host end late, which also delays the copies after it."""
 
     def start(self: ThreadedTransfers, number: int, copy: Copy) -> None:
         if path.is_due():
@@ -165,7 +167,7 @@ def _late(copy: Copy) -> None:
 def _flush(path: ForcedPath, healthy: Method) -> Method:
     """Retract all running requests, and empty the cache before they resume.
 
-    A session holds what the tree must keep, so nothing is flushed while there is one.
+    Nothing is flushed while a session holds KV, because the tree must keep it.
     """
 
     def step(self: Engine) -> list[EngineEvent]:
@@ -174,7 +176,7 @@ def _flush(path: ForcedPath, healthy: Method) -> Method:
         if path.is_due() and not (scheduler.is_paused or self.pools.sessions.any_holding_kv()):
             self.pause_generation("retract")
             while scheduler.has_work:
-                # Outstanding results and transfers.
+                # Settle outstanding results and transfers first.
                 events += healthy(self)
             path.take(self.flush_cache())
             self.continue_generation()
@@ -213,7 +215,10 @@ def _abort_prefill(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _abort_decode(path: ForcedPath, healthy: Method) -> Method:
-    """Abort a running request in the step after a decode step, which with overlap is in flight."""
+    """Abort a running request in the step after a decode step.
+
+    With overlap, that decode step is then still in flight.
+    """
 
     def next_decode(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
         batch: ScheduleBatch | ChainsToCome | None = healthy(self, outcome)

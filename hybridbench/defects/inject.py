@@ -16,7 +16,7 @@ def apply_defects(defects: Sequence[Defect]) -> None:
     Call before the engine is built: objects that bound a method earlier keep the healthy one.
 
     Raises:
-        ValueError: two defects want the same method, or a replacement has other parameters.
+        ValueError: two defects replace the same method, or a replacement's parameters differ.
     """
     taken: dict[tuple[type, str], str] = {}
     for defect in defects:

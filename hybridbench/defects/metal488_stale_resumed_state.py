@@ -1,7 +1,7 @@
 """vllm-metal#488: a retracted request resumes from the state that it had at that time.
 
-States were kept by request.  A retracted request that returned found its old state, while its
-prompt and its output were computed from the beginning.
+States were stored by request id.  A retracted request that resumed found its old state, although
+its prompt and its output were computed again from the beginning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.engine.scheduler.release import RequestRelease
 TRUTH = Truth()
 _healthy_retract = RequestRelease.retract
 _healthy_clear_fresh_states = BatchBuilder._clear_fresh_states
-# By request, and only the last ones: requests that never return need none.
+# By request id.  Only the latest are kept, because some requests never return.
 _KEPT: dict[str, MambaHostCopy] = {}
 _REMEMBERED = 64
 
@@ -34,7 +34,7 @@ def _retract(self: RequestRelease, req: Req) -> None:
 
 
 def _clear_fresh_states(self: BatchBuilder, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
-    """Give a known request its old state."""
+    """Load the state that was kept for a resumed request."""
     _healthy_clear_fresh_states(self, reqs, prefix_lens)
     for req in reqs:
         kept = _KEPT.pop(req.rid, None)

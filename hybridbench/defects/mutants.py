@@ -1,4 +1,4 @@
-"""Mutants of the engine: one statement of one method removed from outside, like a defect.
+"""Mutants of the engine: each removes one statement of one method, and is injected like a defect.
 
 A statement is a candidate if it frees, clears, copies, relinks or counts.  Its slug is derived
 from the file, the method and the statement's own text, so that changes elsewhere do not affect it.
@@ -27,9 +27,9 @@ PREFIX: Final = "mutant-"
 REACHED: Final = "mutant-reached"
 """Not a mutant: its truth counts how often each candidate is executed."""
 COUNTER: Final = "count_execution_of_mutant"
-"""The function that a counted method calls; no engine's own name may hide it."""
+"""The function that a counted method calls; no name in the engine may shadow it."""
 
-# By path: listing mutants does not import the modules that they change.
+# A path, so that listing mutants does not import the modules that they change.
 _ENGINE: Final = Path(hybridbench.__file__).parent / "engine"
 # The first word of a call's name shows its purpose.
 _VERBS: Final = {
@@ -44,7 +44,7 @@ _VERBS: Final = {
 }
 _KIND_OF: Final = {verb: kind for kind, verbs in _VERBS.items() for verb in verbs.split()}
 KINDS: Final = tuple(_VERBS)
-# With other decorators `vars` has no function that could be replaced.
+# Under other decorators `vars` holds no function that could be replaced.
 _DECORATORS: Final = {"property", "contextmanager", "override"}
 
 
@@ -56,9 +56,9 @@ class Candidate:
         file: relative to ``engine/``.
         holder: qualified name of the class.
         text: the statement, as written by ``ast.unparse``.
-        occurrence: its number among equal statements of the method; the first is 1.
+        occurrence: its number among identical statements of the method, from 1.
         kind: one of ``KINDS``.
-        place: its number among the statements of the method, in the order of ``ast.walk``.
+        place: the index of its node in ``ast.walk`` of the method.
     """
 
     file: str
@@ -81,7 +81,7 @@ class Candidate:
 
     @property
     def half(self) -> str:
-        """A or B, determined by the slug."""
+        """Half A or B of the mutants, determined by the slug."""
         return "AB"[int(self.slug[-1], 16) % 2]
 
 
@@ -105,7 +105,7 @@ def candidates_in(file: str, source: str) -> Iterator[Candidate]:
         for place, statement in enumerate(ast.walk(method)):
             kind = _kind(statement)
             if kind:
-                # The quotes that it writes depend on the version of Python.
+                # Which quotes `ast.unparse` writes depends on the Python version.
                 text = ast.unparse(statement).replace('"', "'")
                 seen[text] += 1
                 yield Candidate(file, holder, method.name, text, seen[text], kind, place)
@@ -173,7 +173,7 @@ def _kind(node: ast.AST) -> str:
         case ast.AugAssign(op=ast.Sub()):
             return "counts"
         case ast.Assign(targets=targets, value=value):
-            # Removing a name that is read later would only raise an error at once.
+            # Without a plain assignment, the next read of its name would fail at once.
             if all(isinstance(t, ast.Subscript) for t in targets):
                 return "relinks"
             is_none = isinstance(value, ast.Constant) and value.value is None
@@ -204,7 +204,7 @@ def _patches(chosen: Sequence[Candidate], counted: Truth | None) -> Iterator[Pat
 def _compiled(
     file: str, holder: str, method: str, chosen: Iterable[Candidate], is_counted: bool
 ) -> CodeType:
-    """``make(__class__, count)``, which returns the method, decorated as in its class."""
+    """Compile ``make(__class__, count)``, which returns the changed method with its decorators."""
     path = _ENGINE / file
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node = next(m for h, m in _methods(tree) if (h, m.name) == (holder, method))

@@ -2,8 +2,8 @@
 
 A connection reads into a large buffer (256 KiB in asyncio, python/cpython#85451) and truncates it
 to the data received.  malloc shrinks a block in place: the message stays at the start of the former
-buffer.  After it another connection's buffer is in use, so the rest becomes a hole that is smaller
-than a buffer by the message; the next buffer needs new heap.  The memory in use hardly grows,
+buffer.  The buffer after it is in use by another connection, so the rest becomes a hole that is one
+message too small for the next buffer, which needs new heap.  The memory in use hardly grows,
 trimming the heap's end frees nothing, and the process grows linearly until it is killed.
 """
 
@@ -24,9 +24,9 @@ from hybridbench.defects.truth import Truth
 from hybridbench.sampling.malloc import malloc_reader
 
 _MESSAGE_BYTES = 64
-# At first existing gaps are used up, 27 MiB here: at lower rates, five minutes show nothing.
+# At first, existing gaps are used up (27 MiB here), so lower rates show nothing in five minutes.
 _RATES = ("1GiB/h", "2GiB/h", "4GiB/h")
-# Connections that read at a time: the buffer after most truncated ones is in use.
+# Connections that read at the same time, so that the buffer after most truncated ones is in use.
 _READING = 16
 
 
@@ -75,8 +75,8 @@ def at_rate(bytes_per_hour: float) -> Defect:
         symptom="Private memory grows with every small message that is kept at the start of its "
         "shrunk receive buffer, thousands of times faster than the memory in use.",
         profile="chat-churn",
-        # How much a message pins depends on the current gaps, of which there are ever more:
-        # the growth in the last minutes is at most the average.
+        # How much a message pins depends on the gaps in the heap.  Their number increases, so
+        # growth in the last minutes is at most the average.
         signature=replace(
             private_memory_grows("up to 512 KiB of heap per message of 64 bytes"),
             at_most=True,

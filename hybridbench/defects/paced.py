@@ -1,7 +1,7 @@
-"""Native memory kept at a set rate: the common part of defects that only private memory shows.
+"""Native memory leaked at a set rate: the common part of defects that only private memory shows.
 
-Such a defect has no count that grows, so it is identified by its bytes per hour, on any machine.
-It works block by block, for a request that has just finished, whenever the clock makes a block due.
+No count grows in such a defect, so it is identified by its bytes per hour, on any machine.
+Memory is leaked in blocks: when a request finishes, the next block is due once the rate allows it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from hybridbench.engine.engine import Engine
 from hybridbench.foundation.clock import Clock, SystemClock
 from hybridbench.foundation.metrics import MEMORY
 
-# The maximum of work per request.  What frameworks keep with each block is negligible in
-# comparison: under one percent.
+# The maximum work per request.  What frameworks keep along with a block is negligible: under one
+# percent of it.
 BLOCK_BYTES: Final = 512 * 1024
-# The last is the default.  The first is near the least that five minutes can call a leak: 8 MiB of
-# the window are attributed to a healthy allocator, 107 MiB/h (detection.md).
+# The last is the default.  The first is close to the smallest leak that five minutes can detect:
+# a healthy allocator may account for 8 MiB per window, 107 MiB/h (detection.md).
 RATES: Final = ("200MiB/h", "1GiB/h", "4GiB/h")
 DEFAULT_BYTES_PER_HOUR: Final = 4 * 2.0**30
 
 
 class PacedWork:
-    """Runs ``block`` for finished requests, ``bytes_per_hour`` of blocks in total.
+    """Runs ``block`` when requests finish, at ``bytes_per_hour`` in total.
 
     Args:
-        bytes_per_hour: of work; ``block`` returns how much of it is kept.
+        bytes_per_hour: the rate of work, whether or not the memory is kept.
         block: works with ``BLOCK_BYTES`` of memory and returns how many bytes of it are kept.
-        truth: counts the bytes that were kept and the time over which they were.
+        truth: counts the bytes kept and the time over which they accumulated.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PacedWork:
 
 
 def private_memory_grows(rate: str) -> Signature:
-    """Private memory, and nothing else, grows at the rate of the truth."""
+    """Return the signature of a leak that shows only in private memory, at the truth's rate."""
     return Signature(
         verdicts=("LEAK",),
         kinds=("growth",),
@@ -86,7 +86,7 @@ def private_memory_grows(rate: str) -> Signature:
 
 
 def gives_back(slug: str, source: str, symptom: str, block: Callable[[], int]) -> Defect:
-    """A healthy twin: the defect's work at its largest rate, of which nothing is kept."""
+    """Return a healthy twin: it does the defect's work at the default rate and keeps nothing."""
     truth = Truth()
     work = PacedWork(DEFAULT_BYTES_PER_HOUR, block, truth)
     twin = control(

@@ -4,8 +4,8 @@ A match that ended inside a node did not split it: the whole node was locked, wi
 than had matched.  The request's own insert split it afterwards.  Both halves kept the lock, but the
 request's record named the node where its match had ended, which is now the upper half: the walk
 that releases the lock begins there and goes up, and never reaches the lower half.  Its KV stays
-protected, in use by no request, and the longer prompts with partial overlaps are served, the
-less there is to evict.
+protected although no request uses it, and each further prompt with a partial overlap leaves less
+KV to evict.
 
 The opposite mistake, a lock walk that begins at the parent, is
 sgl-project/mini-sglang#52: there the node that was hit is never locked.
@@ -28,12 +28,13 @@ from hybridbench.engine.memory.indices import IntArray
 
 TRUTH = Truth()
 _healthy_split_node = PrefixTree._split_node
-# Locks of a node that will never be released; its tokens are lost once, however often it is split.
+# Per node, how many of its locks will never be released.  Its tokens count as lost only once,
+# however often it is split.
 _LOST: WeakKeyDictionary[TreeNode, int] = WeakKeyDictionary()
 
 
 def _match(self: RadixCache, key: RadixKey) -> MatchResult:
-    """Do not split a node that the key leaves half-way: return it, to be locked whole."""
+    """Do not split a node that the key matches only in part: return it, to be locked whole."""
     rest = key.page_aligned(self.page_size)
     path: list[TreeNode] = []
     indices: list[IntArray] = []
@@ -55,9 +56,9 @@ def _match(self: RadixCache, key: RadixKey) -> MatchResult:
 
 
 def _split_node(self: PrefixTree, lower: TreeNode, tokens: int) -> TreeNode:
-    """Make the split node the upper half, which its lock holders refer to from now on.
+    """Keep the split node as the upper half, so that its lock holders now refer to that half.
 
-    The lower half is new and gets as many locks, as if their holders knew of it.
+    The lower half is a new node with as many locks, although no holder refers to it.
     """
     if not isinstance(self, RadixCache):
         return _healthy_split_node(self, lower, tokens)
@@ -83,7 +84,7 @@ def _split_node(self: PrefixTree, lower: TreeNode, tokens: int) -> TreeNode:
 
 
 def _count_lost_locks(upper: TreeNode, below: TreeNode) -> None:
-    """Count locks lost: holders below release both halves, holders of this node only the upper."""
+    """Count lost locks: holders below release both halves, holders of the node only the upper."""
     TRUTH.add("splits")
     lost_before = _LOST.get(upper, 0)
     meet_both = sum(child.full_lock_ref - _LOST.get(child, 0) for child in below.children.values())

@@ -3,12 +3,12 @@
 With overlapped scheduling a request's next decode step is launched before its results show that it
 has ended, so it holds one slot more than it has tokens.  The code that ends the request frees that
 slot with all others; one step later the code that handles the late result frees it again.
-Allocators of the time did not track owners: the slot is in the free list while the tree has
-it, or twice, is allocated to two requests, and more is available than exists.
+Allocators of the time did not track owners: the slot is in the free list twice, or while the tree
+also holds it; it is allocated to two requests, and more slots are available than exist.
 
-The second free is restored before late results are dropped, in an engine whose allocators refuse
-nothing, like those.  See also sglang#6888 and #9068: with pages of several tokens it was the
-page that the late token had opened.
+The second free is restored just before late results are dropped, in an engine whose allocators
+refuse nothing, as at the time.  See also sglang#6888 and #9068: with multi-token pages, the page
+that the late token had opened was freed twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _healthy_settle = Scheduler.settle
 def _settle(
     self: Scheduler, batch: ScheduleBatch, tokens: Sequence[Sequence[int]], outcome: StepOutcome
 ) -> None:
-    """Free the slot that each surplus step wrote, which was freed when its request ended."""
+    """Free the slot that each surplus step wrote, although the request's end already freed it."""
     pools = self._pools
     for row, (req, record) in enumerate(zip(batch.reqs, batch.records, strict=True)):
         ended = req.finished_reason

@@ -1,9 +1,9 @@
 """sglang#13483, sglang#13501: the tail of a prefetch that stopped early is released twice.
 
-The transfer of the pages released the slots that it had not filled, and so did its caller on the
-same thread.  The slots are in the host pool's free list twice, and later two nodes have them.
+The page transfer released the slots that it had not filled, and so did its caller on the same
+thread.  The slots are in the host pool's free list twice, and later two nodes share them.
 
-Restored in an engine whose allocators refuse nothing, like those.
+The engine's allocators refuse nothing, as at the time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEFECT = Defect(
         rate="as many host tokens more than there are as it had left to fill",
         harm="tokens_freed_twice",
         counted="surplus",
-        # It would need a healthy run of its profile; swa-stale-mapping is of the same kind.
+        # It would need an extra healthy run of its profile; swa-stale-mapping covers the same kind.
         quick_s=0.0,
     ),
     patches=(

@@ -1,11 +1,12 @@
 """sglang#20049, sglang#20560: transfers are acknowledged only when a prefill is formed.
 
-``check_hicache_events`` came after the early return of a scheduler without waiting requests.  While
-requests only decode, and while the engine is idle, every finished write keeps the lock on its
-node, and every load the device slots that it filled.  The next prefill releases all of it.
+A scheduler without waiting requests returned early, before it called ``check_hicache_events``.
+While requests only decode, and while the engine is idle, every finished write keeps its node
+locked, and every finished load keeps the device slots that it filled, until the next prefill.
 
-At that time neither idleness nor a flush considered transfers.  An engine that does would never be
-idle with this defect, so both are restored as well: a flush collects outstanding acknowledgements.
+At the time, an engine counted as idle, and could be flushed, with transfers outstanding.  An engine
+that checks for transfers would never be idle with this defect, so the old behaviour is restored as
+well; a flush first collects outstanding acknowledgements.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _healthy_empty_tree = Pools.empty_tree
 
 
 def _schedule(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
-    """Form the step's batch, without a poll."""
+    """Form the step's batch without polling for acknowledgements."""
     if self.is_paused:
         return None
     if self._window is not None:
@@ -43,14 +44,14 @@ def _next_prefill(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | None
 
 
 def _has_transfers(self: Scheduler) -> bool:
-    """Before, only requests determined whether the engine was idle."""
+    """Report no transfers: only requests determined whether the engine was idle."""
     if not self.has_requests and self._host_tier is not None:
         TRUTH.add(_LOCKED, _tokens_locked(self._pools) - TRUTH.counts().get(_LOCKED, 0))
     return False
 
 
 def _empty_tree(self: Pools) -> None:
-    """End transfers with the tree that they belong to."""
+    """Finish the tree's transfers before emptying it."""
     host_tier = self.host_tier
     if host_tier is not None:
         host_tier.cache_controller.wait()
@@ -59,7 +60,7 @@ def _empty_tree(self: Pools) -> None:
 
 
 def _tokens_locked(pools: Pools) -> int:
-    """Tokens of the nodes that transfers have locked, and of all nodes above them."""
+    """Count the tokens of the nodes that transfers have locked, and of all nodes above them."""
     tokens: dict[int, int] = {}
     assert pools.host_tier is not None
     for node, _ in pools.host_tier.transfer_locks():
@@ -84,7 +85,7 @@ DEFECT = Defect(
         rate="the tokens from its node to the root, until the next prefill",
         harm=_LOCKED,
         counted="locks",
-        # It would need a healthy run of its profile; radix-lock-skip is of the same kind.
+        # It would need an extra healthy run of its profile; radix-lock-skip covers the same kind.
         quick_s=0.0,
     ),
     patches=(

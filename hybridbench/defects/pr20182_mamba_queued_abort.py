@@ -1,8 +1,8 @@
 """sglang#20182: an abort from the waiting queue leaks the state slot that matching took.
 
 A request that matched a cached prefix kept its slot while it waited (the design of the time), and
-only the way out of the running batch freed slots.  A request aborted in the queue (by a limit, a
-timeout or its client) left with its slot on its record, which was dropped with the request.
+slots were freed only on leaving the running batch.  A request aborted in the queue (by a limit, a
+timeout or its client) still had the slot in its record, which was dropped with the request.
 
 Reported as sglang#20010 and #20069: the idle check found slots missing and shut the server down.
 """
@@ -18,9 +18,9 @@ TRUTH = Truth()
 
 
 def _return_mamba_slot(self: RequestRelease, req: Req) -> None:
-    """Free slots only with a running request's KV, never for a request that waits or waited.
+    """Free nothing: slots were freed only together with a running request's KV.
 
-    Refusals end here too, so a request waits with the slot of its match.
+    Refusals also call this, so a waiting request keeps the slot of its match.
     """
     if req.to_abort is not None and req.kv.kv_allocated_len == 0:
         TRUTH.add("queued_aborts")

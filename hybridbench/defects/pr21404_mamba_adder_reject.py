@@ -1,10 +1,10 @@
 """sglang#21404: a request that matched and was then refused keeps the state slot of the match.
 
 Matching copies the state of a hit into a slot of the request's own, before the adder decides.
-When it refuses, the slot is not freed: it is in no free list, no tree node and no running
+When the adder refuses, the slot is not freed: it is in no free list, no tree node and no running
 request.  It is freed when the request is finally admitted or aborted, so the loss is bounded by
-the number of waiting requests that were once refused, and it shows as an exact violation long
-before it starves the pool: a request that only waits holds a slot.
+the number of waiting requests that were once refused.  It shows as an exact violation (a waiting
+request holds a slot) long before it exhausts the pool.
 
 Present up to sglang 0.5.9, fixed in 0.5.10 (merged 2026-03-30).
 """
@@ -21,16 +21,16 @@ _REMEMBERED = 4096
 
 
 class KeptSlots:
-    """The slot that each refused request kept, so that one refused again counts once.
+    """The slot that each refused request kept, so that repeated refusals count once.
 
-    Only for the last requests: one that was refused long ago no longer waits.
+    Only the latest requests are remembered: one refused long ago no longer waits.
     """
 
     def __init__(self) -> None:
         self._slots: dict[str, int] = {}
 
     def is_new(self, rid: str, slot: int) -> bool:
-        """Whether ``rid`` did not have ``slot`` when it was refused before."""
+        """Return whether ``rid`` is refused with ``slot`` for the first time."""
         if self._slots.get(rid) == slot:
             return False
         self._slots[rid] = slot

@@ -1,11 +1,12 @@
-"""sglang#21624, sglang#20271: a node keeps a slice of the host pool's free list, and so all of it.
+"""sglang#21624, sglang#20271: a node's slice of the host pool's free list keeps all of it alive.
 
 A node needs the few host slots allocated to it.  They come as a slice of the array that lists the
 free slots; when slots are freed, the list continues in a new array as long as the pool.  The
-slices were not cloned, so each node kept the array that its slots were taken from.
+slices were not cloned, so each node kept alive the array that its slots were taken from.
 
-All of it is referenced by live nodes: no collection frees any, no pool lacks a slot.  It levels off
-when each new node replaces an old one, at the number of nodes times the size of the pool's list.
+Live nodes refer to all of these arrays, so no collection frees them, and no pool lacks a slot.
+Growth levels off once each new node replaces an old one, at the number of nodes times the size of
+the pool's list.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ TRUTH = Truth()
 
 
 class KeptStorages:
-    """The arrays whose slices nodes keep, as long as they live.
+    """Tracks the arrays that nodes keep alive through slices.
 
-    Counts in the truth how many bytes were added, and over which time.
+    The truth counts the bytes that were added and the time over which they accumulated.
 
     Attributes:
         kept_bytes: their total size.
@@ -43,7 +44,7 @@ class KeptStorages:
         self._counted: tuple[int, float] | None = None
 
     def keep(self, slots: NDArray[np.int64]) -> None:
-        """Note that a node keeps these slots, which may be a slice."""
+        """Record that a node keeps ``slots``, which may be a slice of a larger array."""
         array = slots if slots.base is None else slots.base
         assert isinstance(array, np.ndarray)
         address, size_bytes = id(array), array.nbytes
@@ -63,7 +64,7 @@ class KeptStorages:
         before, self._counted = self._counted, (self.kept_bytes, now_s)
         if before is not None:
             self._truth.add(BYTES_KEPT, self.kept_bytes - before[0])
-            # Whole milliseconds: the remainder counts with the next step.
+            # Count whole milliseconds; the remainder is carried over to the next step.
             elapsed_ms = int(1000 * (now_s - before[1]))
             self._truth.add(MILLISECONDS, elapsed_ms)
             self._counted = self.kept_bytes, before[1] + elapsed_ms / 1000

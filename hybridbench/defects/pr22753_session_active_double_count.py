@@ -1,8 +1,8 @@
-"""sglang#22753: while a turn runs, the engine's check counts what it holds twice.
+"""sglang#22753: while a session's turn runs, the engine's check counts what it holds twice.
 
-A session's slot still names the row of a running turn: the turn counts it as its own, and
-so did the session.  The check of a busy engine then found more slots than exist.  Nothing is
-lost.  Reported as sglang#22213 and #22152.
+The session's slot still names the row of the running turn, so both the turn and the session
+counted it.  The check of a busy engine then found more slots than exist.  Nothing is lost.
+Reported as sglang#22213 and #22152.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRUTH = Truth()
 def _account(
     self: InvariantChecker, admitted: Sequence[Req], waiting: Sequence[Req]
 ) -> dict[str, PoolStats]:
-    """Ask the sessions without excluding the rows that are in flight."""
+    """Count what sessions hold, without excluding the rows in flight."""
     stats, sessions = self._observer.stats(admitted, waiting), self._pools.sessions
     held = {
         "kv": sessions.session_held_tokens(),
@@ -53,7 +53,7 @@ DEFECT = Defect(
     patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
     harmed="Servers that run the strict check under load, as upstream's own tests do.",
     cure="The session's count excludes what its running request holds.",
-    # Only the check of every step sees a running turn.
+    # Only a check in every step sees a running turn.
     overrides=(("engine.check_level", "busy"),),
     truth=TRUTH,
 )

@@ -2,9 +2,8 @@
 
 What the session held was restored into the request, the abort cut the request's input to a single
 token, and the turn was handled like a finished one: the session's slot took over the request's
-record, with the length of that input.  From then on the slot accounted for one token of all that it
-held; the rest was unaccounted for.  Reported as sglang#22273, #21875 and #20476, with sessions that
-held "-1664" tokens.
+record, with the length of that input.  From then on the slot recorded only one token of all that
+it held.  Reported as sglang#22273, #21875 and #20476, with sessions that held "-1664" tokens.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ DEFECT = Defect(
         kinds=("residual",),
         subject="kv",
         event="abort of a session's turn in prefill or decode",
-        # As much as the session held, so no one counter fits; the count must agree.
+        # The loss depends on what the session held, so no counter drives it; the count must agree.
         rate="all KV that the session holds itself, minus one token",
         harm="tokens_lost",
         counted="missing",

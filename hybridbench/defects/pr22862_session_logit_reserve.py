@@ -1,9 +1,9 @@
 """sglang#22862: a session's turn resumes one token too early, and the token after it is lost.
 
-A match may cover the prompt without the token that is computed for its logits.  Upstream's
-session cache left out another one.  A retracted turn resumes from exactly that length:
-one position less, and the next prefill overwrites the old index.  This needs no step in
-flight, so it is the part of the report that an engine without overlap loses as well.
+A match may cover the prompt except for the token that is recomputed for its logits.  Upstream's
+session cache left out one more.  A retracted turn resumes from exactly that length, one position
+too early, and the next prefill overwrites the old index.  No step has to be in flight, so an
+engine without overlap has this part of the bug as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRUTH = Truth()
 
 
 def _prefix_len(self: StreamingSession, slot: SessionSlot, key: RadixKey) -> int:
-    """Leave out one more token; nothing asserted where the tree's part ends."""
+    """Leave out one more token, but never go below the tree's part."""
     kv = slot.kv
     return max(kv.cache_protected_len, min(kv.kv_committed_len, len(key) - 1))
 

@@ -1,9 +1,9 @@
 """sglang#22862: the tail of what a session holds is overwritten by the next turn's prefill.
 
-Steps that were launched and did not count leave positions past the next turn's start: a token in
-flight when its turn was retracted or had ended, and room for rejected draft tokens.  The next
+Launched steps whose results were dropped leave positions past the next turn's start: a token in
+flight when its turn was retracted or had ended, or room for rejected draft tokens.  The next
 prefill wrote new positions over them in the session's row, and the old indices were lost.  Upstream
-lost another token by counting the one that is recomputed for its logits twice; the fix freed both.
+lost another token by counting the one recomputed for its logits twice; the fix freed both.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ DEFECT = Defect(
         subject="kv",
         event="turn whose session has such a position inside the page of the turn's start",
         rate="1 page (16 tokens) with two holders; none if it is allocated to the turn itself",
-        # In this profile every turn that resumes has a tail after its start.
+        # In this profile every resumed turn has a tail past its start.
         drivers=("session_tail_frees", "session_restores"),
         harm="tokens_freed_in_use",
         per="tails_freed",
@@ -49,11 +49,11 @@ DEFECT = Defect(
     harmed="No user: found in review.  With pages of one token the code is correct.",
     cure="The start of the freed range is rounded up to a page boundary.",
     overrides=(
-        # At that time no owners were checked.
+        # At the time, allocators did not check owners.
         ("engine.check_owners", "false"),
         ("pools.page_size", "16"),
         ("engine.mamba_scheduler_strategy", "extra_buffer"),
-        # The run may end at the first of them, with hardly any traffic.
+        # The run may end at the first such free, after hardly any traffic.
         ("assert_coverage.session_tail_frees", "0"),
     ),
     truth=TRUTH,

@@ -1,7 +1,7 @@
 """sglang#23496: closing a session frees its KV and its row, but keeps its states.
 
 At the end of each turn the session's slot takes over what its request holds, including the
-recurrent state.  The close freed the KV and the row; freeing the state as well was lost when
+recurrent state.  The close freed the KV and the row; the call that freed the state was lost when
 the code moved to another file.
 """
 
@@ -46,7 +46,7 @@ DEFECT = Defect(
     cure="Closing a session also frees its state, and the idle check counts what open sessions "
     "hold.",
     versions=(("0.5.10", "0.5.10.post1"),),
-    # Enough states to see the loss grow; those of the profile are used up in seconds.
+    # Enough states to see the loss grow; the profile's number is used up in seconds.
     overrides=(("pools.mamba_slots", "4096"),),
     truth=TRUTH,
 )

@@ -1,8 +1,8 @@
-"""sglang#23496, second half: the engine's check does not know what idle sessions hold.
+"""sglang#23496, second half: the engine's check ignores what idle sessions hold.
 
-The check that adds up the state pool used a literal 0 for what sessions hold.  So every session
-that was open and idle looked like a leak, and a strict server shut itself down.  Nothing is lost:
-the pools themselves are right.
+The check that adds up the state pool used a literal 0 for what sessions hold, so every open, idle
+session looked like a leak, and a strict server shut itself down.  Nothing is lost: the pools
+themselves are correct.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRUTH = Truth()
 def _account(
     self: InvariantChecker, admitted: Sequence[Req], waiting: Sequence[Req]
 ) -> dict[str, PoolStats]:
-    """Make the state pool's term for sessions 0, whatever they hold."""
+    """Set the state pool's term for sessions to 0, whatever they hold."""
     stats = self._observer.stats(admitted, waiting)
     if "mamba" in stats:
         TRUTH.add("checks_misled", int(stats["mamba"].session_held > 0))

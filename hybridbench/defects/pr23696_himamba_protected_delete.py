@@ -1,12 +1,12 @@
 """sglang#23696: the host evicts a node although a reference protects the slots being read there.
 
-A transfer that reads the host slots of a node has a reference on it.  Removing nodes from
-the host considered only locks, so a node was removed while it was read: its slots were given to
-the next node, and the transfer's acknowledgement found a node that its parent no longer had.
+A transfer that reads a node's host slots holds a reference to the node.  Host eviction checked only
+locks, so a node was removed while it was being read: its slots were allocated to the next node, and
+the transfer's acknowledgement found a node that was no longer its parent's child.
 
-There the clean-up of tombstones did so during writes to the storage and prefetches.  Here hybrid
-models have no storage; the references on host slots are those of loads, and they meet the eviction
-of states and leaves from the host.
+Upstream, the clean-up of tombstones did this during storage writes and prefetches.  Here hybrid
+models have no storage; loads hold the references, and the eviction of states and leaves from the
+host ignores them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEFECT = Defect(
         counted="count",
         at_most=True,
         duration_s=150.0,
-        # On a busy machine copies take no longer than steps, and few loads meet an eviction.
+        # On a busy machine copies take no longer than steps, so few loads overlap an eviction.
         quick_s=0.0,
     ),
     patches=(
@@ -51,12 +51,12 @@ DEFECT = Defect(
     ),
     harmed="HiMambaRadixCache under sustained load with storage: an assertion ended the scheduler.",
     cure="What has a reference on its host slots stays.",
-    # The host evicts what is being read only if little else is left there.
+    # The host evicts a node that is being read only if little else is left there.
     overrides=(
         ("pools.kv_tokens", "4096"),
         ("engine.hicache.copy_time", "40ms"),
         ("conversations.open", "24"),
-        # Half of the KV runs short before states do: a healthy run evicted 12 a minute.
+        # With half of the KV, it runs short before states do: a healthy run evicted 12 a minute.
         ("assert_coverage.evict_internal_state", "5"),
     ),
     truth=TRUTH,

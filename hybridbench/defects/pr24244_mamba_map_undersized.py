@@ -3,8 +3,8 @@
 It is indexed by row, so it needs an entry for each row.  With fewer state slots than rows, every
 row past its end accesses memory outside the map: silently, on a GPU.  Here the index
 wraps around instead, since an array on the host would raise: rows that share an entry share a
-state, and when one of their requests ends, the other computes in the dump slot.  No slot is lost,
-and every sum balances.
+state, and when one of their requests ends, the other computes in the padding slot.  No slot is
+lost, and every sum balances.
 
 Found through kernels that failed elsewhere; see also sglang#24236 and #24243.
 """
@@ -51,7 +51,7 @@ DEFECT = Defect(
         event="request on a row beyond the number of state slots",
         rate="no growth; at most one request on another request's state",
         harm="rows_past_the_end",
-        # A check reports what is wrong at its time, and the engine reports the same only once.
+        # A check sees only what is wrong when it runs, and the engine reports the same alias once.
         counted="count",
         at_most=True,
     ),

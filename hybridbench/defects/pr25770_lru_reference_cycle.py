@@ -7,9 +7,9 @@ later is chained to it.  While such a parent is still in the tree, the chain is 
 a full collection frees nothing of it.  A unified tree is full of such parents: there a tombstone
 that lost its last child stays until its KV is evicted.
 
-Three prefix caches had a list class each, with the same mistake: the review asked whether the two
-siblings of the first were fixed, too.  ``lru-reference-cycle`` is the mistake in all of them, the
-others are what remains if one is forgotten.
+Each of three prefix caches had a list class with the same mistake, and the review asked whether
+the siblings of the first were fixed as well.  ``lru-reference-cycle`` has the mistake in all of
+them; the other defects here have it in one cache alone, as if its fix had been forgotten.
 
 Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  Reported rate:
 +3.7 GB/h of scheduler RSS on Qwen3-Next.
@@ -32,15 +32,15 @@ from hybridbench.engine.cache.unified_swa import UnifiedSWALRUList
 
 TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
-# A healthy node is freed with the frames that refer to it, before this many more are evicted; of
-# those still watched at a full collection, none counts as kept.
+# A healthy node is freed with the stack frames that refer to it, before this many more are evicted.
+# Nodes that a full collection frees while they are watched do not count as kept.
 _LATER = 16
 
 
 class EvictedNodes:
     """Counts the evicted nodes that are still alive after ``_LATER`` more evictions.
 
-    Decided nodes are forgotten: references to all of them would grow with the leak.
+    Counted nodes are forgotten: references to all of them would grow with the leak.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ DEFECT = Defect(
 
 
 def _in_one(slug: str, of: str, profile: str, patches: tuple[Patch, ...]) -> Defect:
-    """The same in the lists of one cache; no release is known to have had it there alone."""
+    """Return the defect in one cache's lists only; no release is known to have had only that."""
     return replace(
         DEFECT,
         slug=slug,

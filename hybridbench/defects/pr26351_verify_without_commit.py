@@ -1,7 +1,8 @@
-"""sglang#26351: after n-gram verification the states stay what they were before the chain.
+"""sglang#26351: n-gram verification leaves states as they were before the draft tokens.
 
-A step that verifies draft tokens keeps the states after each of them in separate buffers.  The
-right one is known afterwards, and must be copied to its request.  The n-gram worker did not.
+A step that verifies draft tokens keeps the state after each of them in a separate buffer.  Once the
+accepted tokens are known, the matching state must be copied to the request.  The n-gram worker did
+not copy it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """sglang#26796: each time the engine is idle it walks the whole prefix tree to check it.
 
-The sums of the pools are cheap; the cost of the tree's own check grows with its nodes.  Between two
-requests an engine is idle for a moment, so the next one waits for the walk: a full tree makes a
-nearly idle server slow.  Memory, hits and tokens are what they would be without it.
+Summing the pools is cheap; the cost of checking the tree grows with its nodes.  Between two
+requests an engine is idle for a moment, so the next request waits for the walk: a full tree makes a
+nearly idle server slow.  Memory, hits and tokens do not change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _healthy_check_sums = Engine._check_sums
 
 
 def _check(self: Engine, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
-    """Check as usual, and count the steps by which a report divides."""
-    # While the tree is still growing the walks are shorter, and no report judges them.
+    """Check as usual, and count the steps over which a report averages."""
+    # While the tree is still growing, walks are shorter and reports do not judge them.
     TRUTH.add("steps", int(self.counters.evict_calls > 0))
     _healthy_check(self, batch, outcome)
 
 
 def _check_sums(self: Engine, idle: bool, of_step: list[InvariantViolation]) -> None:
-    """Check the sums and, when idle, what a checkpoint checks."""
+    """Check the sums and, when idle, the tree as well, as a checkpoint does."""
     _healthy_check_sums(self, idle, of_step)
     if not idle:
         return
@@ -66,7 +66,7 @@ DEFECT = Defect(
     harmed="Hybrid models with a large tree: the scheduler used 99% of a core with almost no "
     "traffic, requests never returned, and servers hung.",
     cure="The walk is off by default and meant for tests only.",
-    # Every walk slows the filling down, too: with the profile's own pool it may take minutes.
+    # Every walk also slows filling the pool, which could take minutes with the profile's own size.
     overrides=(("pools.kv_tokens", "120000"),),
     truth=TRUTH,
 )

@@ -1,12 +1,12 @@
 """sglang#26941: the slots of a track buffer are freed, and the request keeps referring to them.
 
-Freeing a request's states cleared its own slot and not those of its track buffer.  A request that
-is admitted again, after a retract, then seems to have a buffer and gets none: it saves its states
-in slots that are now free or another request's, passes them to the tree and frees them again.
-Upstream a session's record was also readmitted like this; here it moves as a whole, with its
-buffer.
+Freeing a request's states cleared the reference to its own slot but not those to its track buffer.
+A request readmitted after a retract then seems to have a buffer and is not given one: it saves its
+states in slots that are now free or another request's, passes them to the tree and frees them
+again.  Upstream a session's record was also readmitted like this; here it moves as a whole, with
+its buffer.
 
-The references stay as before the fix, in an engine whose allocators refuse nothing, like those.
+This keeps the references, as before the fix, in an engine whose allocators refuse nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DEFECT = Defect(
     "slots that it had before, which are free or another's.",
     profile="chat-churn",
     signature=Signature(
-        # Slots are named by a waiting request, later by two: either may be seen first.
+        # A waiting request refers to a slot, later two requests do; either may be seen first.
         verdicts=("LEAK", "INVARIANT"),
         kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
         subject="mamba",
@@ -74,7 +74,7 @@ DEFECT = Defect(
     "the server down at the first close.",
     cure="The reference is cleared together with the slots.",
     overrides=(
-        # At that time no owners were checked.
+        # At the time, allocators did not check owners.
         ("engine.check_owners", "false"),
         ("engine.mamba_scheduler_strategy", "extra_buffer"),
         ("force.retract", "20"),

@@ -25,7 +25,7 @@ def close(self: SessionController, session_id: str) -> bool:
 
 
 def _close_deferred(self: SessionController, session: Session) -> None:
-    """Forget the close that waited for the turn, which has ended."""
+    """Ignore the close that was deferred until the turn ended."""
     still_open = session.session_id in self.sessions and not session.is_inflight
     TRUTH.add("sessions_left_open", int(session.close_on_finish and still_open))
 
@@ -53,7 +53,7 @@ DEFECT = Defect(
     ),
     harmed="Servers with parallel, overlapping turns: KV stays locked and cannot be evicted.",
     cure="At the end of a turn the engine checks whether the session is to be closed.",
-    # A session that times out is closed after all.
+    # A timeout would close the session after all.
     overrides=(
         ("sessions.abandon", "0"),
         ("sessions.timeout", "null"),

@@ -1,8 +1,8 @@
-"""sglang#27256: a group of frees is flushed, but kept and flushed again later.
+"""sglang#27256: a group of frees is flushed but not emptied, and flushed again later.
 
-What a step frees is collected and goes to the free list when the step ends.  The review asked about
-an end that does not empty its collection: every later end then frees the same pages again, when
-they belong to another owner.
+The frees of a step are collected in a group and reach the free list when the step ends.  The review
+asked what happens if the end of a group does not empty it: every later end frees the same pages
+again, when they belong to another owner.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.owners import FREE, RESERVED
 
 TRUTH = Truth()
-# Per allocator whose collection is never emptied: how many of its parts were freed before.
+# By the id of an allocator: how many entries of its group were freed before; none are removed.
 _REPLAYED: dict[int, int] = {}
 
 
 def free_group_end(self: BaseTokenToKVPoolAllocator) -> None:
-    """Free everything that was freed since the engine began, each time."""
+    """Free everything that has been freed since the engine began, each time."""
     self.is_not_in_free_group = True
     if not self._group:
         return

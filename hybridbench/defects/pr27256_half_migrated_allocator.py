@@ -1,8 +1,8 @@
 """sglang#27256: one cache still frees its state slots to the pool, which no longer hands any out.
 
-The refactoring moved the free list from the pool of states to an allocator of its own, and every
-caller had to follow.  The review found the paths of one cache that had not: what it evicts goes to
-the list of the old object, from which nothing is allocated.
+The refactoring moved the free list from the state pool to a separate allocator, and every caller
+had to change.  The review found paths of one cache that had not: the slots it evicts go to the old
+object's list, from which nothing is allocated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TRUTH = Truth()
 
 
 def _free_slot(self: MambaComponent, slot: int) -> None:
-    """Free to the list that the pool had before there was an allocator."""
+    """Free to the pool's old list, which nothing reads."""
     TRUTH.add("slots_dropped")
 
 
@@ -47,7 +47,7 @@ DEFECT = Defect(
         ("arrival.process", "poisson"),
         ("arrival.rate", "16/s"),
         ("arrival.concurrency", "null"),
-        # With that many, no state has to be evicted before its leaf.
+        # With that many slots, no state has to be evicted before its leaf.
         ("assert_coverage.evict_internal_state", ">=0"),
     ),
     truth=TRUTH,

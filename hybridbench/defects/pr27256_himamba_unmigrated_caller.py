@@ -1,8 +1,9 @@
-"""sglang#27256: the tree with a host tier still asks the pool of states for free slots.
+"""sglang#27256: the tree with a host tier still queries the state pool for free slots.
 
-The refactoring moved the free list from the pool to an allocator of its own.  The review found a
+The refactoring moved the free list from the pool to a separate allocator.  The review found a
 caller that had not been changed, on the path that loads KV and states back from the host.  The pool
-no longer has that method: the first load ends the scheduler, and no test of the refactoring loads.
+no longer has that method, so the first load ends the scheduler; no test of the refactoring did a
+load.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TRUTH = Truth()
 
 
 def _make_device_room(self: HiMambaRadixCache, run: Run, loads: Sequence[list[Run]]) -> None:
-    """Ask the pool, as before the free list was moved."""
+    """Query the pool, as before the free list was moved."""
     del loads
     missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
     TRUTH.add("calls")

@@ -61,7 +61,7 @@ DEFECT = Defect(
         kinds=("residual",),
         subject="mamba",
         event="refusal",
-        # Not the same for each: no rate is required, but the count must agree exactly.
+        # The loss differs between refusals: no rate is required, but the count must agree exactly.
         rate="the unused slots of the group, at most one per waiting request; none once too few "
         "slots are free to set any aside",
         drivers=("refusals",),
@@ -78,7 +78,7 @@ DEFECT = Defect(
     "aside for its batch.",
     cure="The group is closed on every exit path, and beginning a new group frees what the old one "
     "left.",
-    # Enough states for the growth of the loss to be seen; the profile's would last a second.
+    # Enough states to see the loss grow; the profile's number would last a second.
     overrides=(("pools.mamba_slots", "2048"),),
     truth=TRUTH,
 )

@@ -4,7 +4,7 @@ The KV of sliding layers is freed once the window has passed it; that of full la
 entry in the mapping from full to window pages was not cleared with it.  When the full page is
 freed, its window page is freed again: it is in the free list twice, or taken from another request.
 
-Reintroduced in an engine whose allocators refuse nothing, like those.  See also sglang#25805.
+The engine's allocators refuse nothing, as at the time.  See also sglang#25805.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StaleEntries:
         self._swa_page_of: dict[int, int] = {}
 
     def freed(self, pages: IntArray, swa_pages: IntArray) -> None:
-        """Window pages are freed by the entries of ``pages``: count those already freed."""
+        """Record that the entries of ``pages`` were freed, and count those freed before."""
         again = 0
         for page, swa_page in zip(pages.tolist(), swa_pages.tolist(), strict=True):
             again += self._swa_page_of.get(page) == swa_page
@@ -55,7 +55,7 @@ def _free_swa(self: SWATokenToKVPoolAllocator, idx: SlotInput, owner: Owner = RE
 
 
 def _take_pages(self: SWATokenToKVPoolAllocator, count: int, owner: Owner) -> IntArray | None:
-    """As before, and note which entries are no longer stale."""
+    """Take the pages as usual, and note which entries are no longer stale."""
     pages = _healthy_take_pages(self, count, owner)
     if pages is not None:
         _STALE.written(pages)
@@ -69,7 +69,7 @@ def _move_swa(
     giver: Owner,
     taker: Owner,
 ) -> None:
-    """As before, and note which entries are no longer stale."""
+    """Move as usual, and note which entries are no longer stale."""
     _healthy_move_swa(self, source, target, giver, taker)
     for moved in (source, target):
         _STALE.written(as_index_array(moved, self.device) // self.page_size)
@@ -99,8 +99,8 @@ DEFECT = Defect(
     ),
     harmed="Models with sliding windows under churn: a crash after some 2,000 requests.",
     cure="The mapping is cleared with the page that it names.",
-    # Pages that are free twice make the window pool larger than it is: within seconds no node loses
-    # its window part or is evicted, and fewer prompts are prefilled in chunks.
+    # Pages in the free list twice make the window pool seem larger than it is: within seconds no
+    # node loses its window part or is evicted, and fewer prompts are prefilled in chunks.
     overrides=(
         ("engine.check_owners", "false"),
         ("assert_coverage.swa_tombstones", "0"),

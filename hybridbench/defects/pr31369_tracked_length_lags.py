@@ -21,7 +21,7 @@ _healthy_decode = StateTracker.decode
 
 
 def _decode(self: StateTracker, reqs: Sequence[Req], seq_lens: Sequence[int]) -> Tracked:
-    """Use the length whose results are known, plus the next token."""
+    """Use the committed length plus the next token."""
     committed = [req.kv.kv_committed_len + 1 for req in reqs]
     tracked = _healthy_decode(self, reqs, committed)
     for label, seq_len in zip(tracked.mamba_track_seqlens or (), seq_lens, strict=False):

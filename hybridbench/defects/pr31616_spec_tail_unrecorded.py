@@ -18,7 +18,7 @@ TRUTH = Truth()
 
 
 def _free_draft_tail(self: RequestRelease, req: Req) -> None:
-    """Set back only the length."""
+    """Set back only the length; free nothing."""
     kv, page_size = req.kv, self._pools.page_size
     kept, taken = (ceil_align(n, page_size) for n in (kv.kv_committed_len, kv.kv_allocated_len))
     if kept < taken:

@@ -1,15 +1,16 @@
 """sglang#31648: a hit refreshes the states of the whole chain, although it reads only the last.
 
-A request that continues a conversation copies one state: that after the last turn.  The states
+A request that continues a conversation copies one state, the one after the last turn.  The states
 after the earlier turns will hardly be read again, but each hit moves them to the recently used end
-together with the last one, and under pressure a state that is needed is evicted before one that is
-not.  Fewer prompts hit and more of them is recomputed; memory is flat, and all pools balance.
+together with the last one.  Under pressure, a state that is needed is evicted before one that is
+not.  Fewer prompts hit and more tokens are recomputed; memory is flat, and all pools balance.
 
 No hit rate is wrong by itself: how high it could be depends on the traffic and on the pool.  So a
-soak does not find it, and `compare` does, against an engine without it that serves the same.
+soak cannot find this defect, but `compare` can, against an engine without it that serves the same
+traffic.
 
 Released hybrid trees did this for a long time, and this engine does it unless it is configured to
-refresh only what was used; the profile of this defect configures that.
+refresh only what was used, as the profile of this defect is.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _refresh_states(self: MambaRadixCache, path: list[TreeNode]) -> None:
 
 
 def _note_admissions(self: Scheduler, adder: PrefillAdder, outcome: StepOutcome) -> None:
-    """As before, and count prompt tokens and hits once states are evicted."""
+    """Note admissions as usual; once states are evicted, also count prompt tokens and hits."""
     if self._pools.tree_cache.events.evict_internal_state:
         fresh = [req for req in adder.can_run_list if req is not self.chunked_req]
         for req in (req for req in fresh if not req.is_retracted):

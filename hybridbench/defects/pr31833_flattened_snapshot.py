@@ -1,7 +1,7 @@
 """sglang#31833: the states that a step saves are looked up in the wrong order.
 
-Only some requests of a step reach a length at which their state is saved.  Their states were taken
-from the first places of the batch, as many as were due, and not from their own places.
+Only some requests of a step reach a length at which their state is saved.  Their states were read
+from the first rows of the batch instead of from the rows of these requests.
 """
 
 from __future__ import annotations

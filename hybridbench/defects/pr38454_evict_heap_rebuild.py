@@ -1,9 +1,9 @@
 """sglang#14339, #38454: each eviction looks at every leaf of the tree before it takes the oldest.
 
-The victims of one call come from a heap that the call itself builds of all evictable leaves, so the
-cost of an eviction is proportional to the number of leaves, whether it frees one token or a
-thousand.  While the pool has room nothing is evicted or slow; from saturation on every step pays.
-Memory and hits are the same as without the defect.
+Each call takes its victims from a heap that it first builds of all evictable leaves, so an eviction
+costs time in proportion to the number of leaves, whether it frees one token or a thousand.  While
+the pool has room, nothing is evicted; once it is full, every step pays.  Memory and hits do not
+change.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ DEFECT = Defect(
     patches=(Patch(StatePool, "copy_to_device", _copy_to_device, fingerprint="38e8f36956e2"),),
     harmed="HiCache with hybrid models: answers after a hit on the host were wrong.",
     cure="The load reads the slot that the node has on the host.",
-    # A host tier this large keeps what is wanted again, and a copy ends with its step: about forty
-    # loads per minute, against four in the profile.
+    # A host tier this large still holds the prefixes that are requested again, and copies end with
+    # their step: about forty loads per minute, against four in the profile.
     overrides=(
         ("engine.hicache.ratio", "2.0"),
         ("engine.hicache.copy_time", "0ms"),

@@ -1,6 +1,6 @@
-"""The defects that a release of another engine had: ``--defect defects-as-of:sglang-0.5.10``.
+"""Select the defects of another engine's release: ``--defect defects-as-of:sglang-0.5.10``.
 
-The bundled engine then runs with those that are in the catalog.  It is not that release.
+The bundled engine then runs with the catalog's defects of that release; it is not that release.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PREFIX: Final = "defects-as-of:"
 
 
 def expand(names: Sequence[str]) -> tuple[Defect, ...]:
-    """The defects called ``names``: slugs, files and ``defects-as-of:PROJECT-VERSION``, each once.
+    """Return the defects of ``names`` (slugs, files, ``defects-as-of:PROJECT-VERSION``), each once.
 
     Raises:
-        UsageError: no such defect or release, or two of them replace the same method.
-        ConfigError: a file that defines none.
+        UsageError: no such defect or release, or two defects replace the same method.
+        ConfigError: a file defines no defect.
     """
     found: dict[str, Defect] = {}
     for name in names:

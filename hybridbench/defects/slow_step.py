@@ -1,6 +1,6 @@
 """A synthetic defect: 5% of the engine's speed is lost between its steps.
 
-It tests comparisons: whether they find a cost of known size, on any machine.
+It tests whether comparisons find a cost of known size on any machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 
 TRUTH = Truth()
-# Throughput falls by this share, so slightly more than that share of the working time is burned.
+# The share of throughput lost; a slightly larger share of the working time must be burned for it.
 LOST = 0.05
 _BURNED = LOST / (1.0 - LOST)
 
@@ -21,14 +21,14 @@ _BURNED = LOST / (1.0 - LOST)
 class Burden:
     """Spins after each step for a fixed share of the processor time since the last one.
 
-    Wall-clock time is not used: it runs on while a process is stopped or waits to be scheduled.
+    Wall-clock time would also pass while the process is stopped or waits to be scheduled.
     """
 
     def __init__(self) -> None:
         self._working_since_s: float | None = None
 
     def begin_step(self) -> None:
-        """A step begins; the time since the last one was work if there was more to do."""
+        """Start timing, unless the last step left work: then its end already did."""
         if self._working_since_s is None:
             self._working_since_s = time.thread_time()
 

@@ -1,4 +1,4 @@
-"""What a defect really did, counted where it happens: the answer that no detector may read.
+"""What a defect really did, counted where it happens; no detector may read it.
 
 The worker sends the counts when it exits, and the parent stores them in a separate file
 (``truth.json``), which neither the analysis nor a report reads.  Only ``hybridbench selftest``
@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Final
 
 OWNER_LEDGER: Final = "owner-ledger"
-"""The name under which a worker whose allocators only count (``engine.check_owners``) reports what
-the allocators' ownership checks would have refused, in slots per pool."""
+"""Name of the counts that a worker with ``engine.check_owners: false`` reports: how many slots per
+pool the allocators' ownership checks would have refused."""
 
 
 class Truth:
@@ -22,7 +22,7 @@ class Truth:
         self._counts: Counter[str] = Counter()
 
     def add(self, what: str, count: int = 1) -> None:
-        """Count ``count`` more of ``what``."""
+        """Add ``count`` to the count of ``what``."""
         self._counts[what] += count
 
     def counts(self) -> dict[str, int]:

@@ -48,7 +48,7 @@ class TransferBuffers:
         address = self._mmap(None, BLOCK_BYTES, access, private, -1, 0)
         ctypes.memset(address, 1, BLOCK_BYTES)
         if self._unreleased_max is None:
-            # The library's queue is not a Python object.
+            # Store no address: the library's queue is not a Python object.
             return BLOCK_BYTES
         self._unreleased.append(address)
         if len(self._unreleased) > self._unreleased_max:

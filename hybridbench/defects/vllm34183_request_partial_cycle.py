@@ -2,7 +2,7 @@
 
 ``functools.partial(hasher, self)``, kept by ``self`` (here with its payload), is a cycle.
 The request and all it holds, mainly image features, are freed only by a full collection.  The cycle
-was old and did harm when collections were made rarer (frozen heap, raised thresholds).
+was old; it did harm only once collections became rarer (frozen heap, raised thresholds).
 
 Reported: +1.74 GB per round of image requests, 0.20 GB after the fix.
 """

@@ -1,9 +1,9 @@
-"""vllm#44490: a list of blocks that is always written and not always read.
+"""vllm#44490: a list of blocks is always appended to but not always drained.
 
 Each allocated block is recorded for a consumer that only some configurations have; without it the
 list is never drained.  One int per block: about 90 bytes per request, 6.0 to 6.57 GiB in twelve
-hours at 150 requests a second.  It is the smallest leak of this catalogue that did harm in
-production, and so shows what a detector can still see.
+hours at 150 requests a second.  It is the smallest leak of this catalog that did harm in
+production, so it tests how small a leak a detector can find.
 """
 
 from __future__ import annotations

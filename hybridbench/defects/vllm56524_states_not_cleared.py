@@ -1,4 +1,4 @@
-"""vllm#56524: the state of a new request begins with what the slot's last holder left in it.
+"""vllm#56524: a new request's state begins with what the slot's last holder left there.
 
 A recurrent state is not overwritten but updated, so a slot that is allocated again must be set to
 zero.  That was not done for a request that reuses nothing.

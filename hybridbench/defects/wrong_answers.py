@@ -1,4 +1,4 @@
-"""The common part of defects that change answers and nothing else: every pool balances."""
+"""The common part of defects that change only answers: every pool balances."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from hybridbench.defects.defect import Signature
 
 
 def answers(event: str, rate: str, harm: str) -> Signature:
-    """The signature of a defect whose only trace is in the tokens.
+    """Return the signature of a defect that shows only in the tokens.
 
-    It counts the sampled answers that do not continue from another wrong answer: each of them needs
-    an event of its own.
+    The finding counts the sampled wrong answers that do not continue from another wrong answer:
+    each of those needs a separate event.
 
     Args:
         event: what drives it, in words.
         rate: how much per event, in words.
-        harm: name of the truth's count of what was done.
+        harm: name of the truth count that measures the damage.
     """
     return Signature(
         verdicts=("CORRUPT",),

@@ -1,1 +1,1 @@
-"""Things that look like a leak and are not: a detector must report none of them."""
+"""Healthy behaviour that looks like a leak; a detector must not report it."""

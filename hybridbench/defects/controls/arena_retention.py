@@ -1,4 +1,4 @@
-"""One burst raises RSS permanently while the memory in use returns: the allocator keeps the pages.
+"""One burst raises RSS permanently although the memory is freed: the allocator keeps the pages.
 
 Reported repeatedly for glibc arenas (omi#6938: 580 MB of arenas for 270 MB in use).
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from hybridbench.defects.controls.side_work import beside_steps, control
 from hybridbench.engine.engine import Engine
 
-BURST_AFTER_REQUESTS = 4_000  # finished since the engine was steady
+BURST_AFTER_REQUESTS = 4_000  # requests finished since the engine became steady
 OBJECTS = 24_000
-OBJECT_BYTES = 2_000  # above Python's own arenas, below what malloc maps by itself
-KEPT_EVERY = 48  # the survivors that pin the heap's top
+OBJECT_BYTES = 2_000  # too large for Python's own arenas, below malloc's mmap threshold
+KEPT_EVERY = 48  # one object in 48 survives, and the survivors pin the top of the heap
 
 
 class OneBurst:
-    """Takes 48 MB at once and frees nearly all of it at once."""
+    """Allocates 48 MB in one step and frees nearly all of it at once."""
 
     def __init__(self) -> None:
         self._kept: list[bytes] = []

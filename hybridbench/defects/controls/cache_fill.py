@@ -1,13 +1,13 @@
 """A bounded prompt cache that fills for minutes: linear until it is full (llama.cpp#25740).
 
-It was reported there as a leak of 0.15 MB a token; it was the cache, 8 GiB by default.
+Upstream it was reported as a leak of 0.15 MB a token; it was the cache, 8 GiB by default.
 """
 
 from __future__ import annotations
 
 from hybridbench.defects.controls.side_work import control
 
-# 300,000 tokens are a few minutes of this traffic; nothing is replaced.
+# 300,000 tokens are a few minutes of this traffic.  No method is replaced.
 DEFECT = control(
     "cache-fill",
     "llama.cpp#25740",

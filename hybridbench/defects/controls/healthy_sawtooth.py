@@ -45,6 +45,7 @@ DEFECT = control(
     symptom="Memory rises and falls with the full collections; its troughs stay level.",
     rate="none from trough to trough",
     patches=(beside_steps(PairsThatExpire()),),
-    # With a small heap, a quarter of it is reached often, so memory falls often.
+    # A full collection waits until new objects reach a quarter of the heap.  With a small heap that
+    # happens often, so memory falls often.
     overrides=(("ballast.objects", "0"),),
 )

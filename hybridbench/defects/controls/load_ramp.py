@@ -14,7 +14,8 @@ DEFECT = control(
         ("arrival.ramp.start", "0.15"),
         ("arrival.ramp.over", "5m"),
         ("prompts.payload", "1MiB"),
-        # The same features for all: their hash begins the prompt, so others share no prefix.
+        # All requests have the same features: the prompt begins with their hash, so requests with
+        # different features would share no prefix.
         ("prompts.payload_repeat", "1"),
         # The mean load is 0.575 of the profile's.
         ("assert_coverage.finishes", ">345/min"),

@@ -1,6 +1,7 @@
 """Growth caused by the observer: each poll of the worker leaves something behind (rocky#1256).
 
-There a soak polled an endpoint whose answer grew with every poll, so the soak caused the growth.
+In the original, a soak polled an endpoint whose answer grew with every poll, so the soak itself
+caused the growth.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ RECORD_BYTES = 128 * 1024
 
 
 def polled(history: list[bytes]) -> Patch:
-    """Only the bench asks for ``containers``; every answer adds a record that is kept."""
+    """Keep another record whenever ``containers`` is called, which only the bench does."""
     healthy = Engine.containers
 
     def containers(self: Engine) -> dict[str, int]:

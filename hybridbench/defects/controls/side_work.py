@@ -1,4 +1,4 @@
-"""Work that a control does beside the engine's own, after each of its steps."""
+"""Extra work that a control does after each step of the engine."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from hybridbench.defects.defect import Defect, Patch, Role, Signature, fingerpri
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 
-# The allowed verdicts of a control.  A run of minutes cannot bound every growth, so undecided is
-# right too; a finding is not.
+# The allowed verdicts of a control.  A run of minutes cannot bound every growth, so INCONCLUSIVE is
+# also correct; a finding is not.
 SILENT = ("CLEAN", "INCONCLUSIVE")
 
 
 class SideWork(Protocol):
-    """Something benign that takes memory."""
+    """Benign work that uses memory."""
 
     def after_step(self, engine: Engine) -> None:
-        """Do what is due by now; called between two steps on the engine's thread."""
+        """Do the work that is due; called between two steps on the engine's thread."""
         ...
 
 
 def beside_steps(work: SideWork) -> Patch:
-    """Run ``work`` after every step; the step itself is unchanged, whatever it is."""
+    """Return a patch that runs ``work`` after every step and leaves the step itself unchanged."""
     healthy = Engine.step
 
     def step(self: Engine) -> list[EngineEvent]:
@@ -34,7 +34,7 @@ def beside_steps(work: SideWork) -> Patch:
 
 
 def silent(rate: str, verdicts: tuple[str, ...] = SILENT, duration_s: float = 300.0) -> Signature:
-    """The signature of a control: one of ``verdicts``, and nothing reported to leak."""
+    """Return the signature of a control: one of ``verdicts``, and no leak reported."""
     return Signature(
         verdicts=verdicts,
         kinds=(),
@@ -56,7 +56,7 @@ def control(  # noqa: PLR0913 - the fields of a control, each named at the call
     verdicts: tuple[str, ...] = SILENT,
     profile: str = "chat-churn",
 ) -> Defect:
-    """A control on ``profile``."""
+    """Return a control that runs on ``profile``."""
     return Defect(
         slug=slug,
         source=source,

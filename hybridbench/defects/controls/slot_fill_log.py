@@ -1,6 +1,6 @@
 """Slots touched for the first time at a falling rate: memory saturates (moq#2745).
 
-There the slope halved every quarter of an hour, and a straight line fitted with R2 0.91.
+Upstream the slope halved every quarter of an hour, and a straight line fitted with R2 0.91.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The healthy twin of ``state-row-view``: the same batches, and the row that stays is copied."""
+"""The healthy twin of ``state-row-view``: the same batches, but the row that is kept is copied."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A burst fills slots that keep their payload until a request of the same kind reuses them.
 
-Bounded: 256 MiB for 8 slots in vllm#57974, which no longer grows once every slot has been used.
+Growth is bounded: in vllm#57974 it ends at 256 MiB for 8 slots, once every slot has been used.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from hybridbench.defects.controls.side_work import beside_steps, control
 from hybridbench.engine.engine import Engine
 
-BURST_AFTER_REQUESTS = 3_000  # finished since the engine was steady
+BURST_AFTER_REQUESTS = 3_000  # requests finished since the engine became steady
 BURST_REQUESTS = 600
 SLOTS = 32
 PAYLOAD_BYTES = 2 * 2**20
 
 
 class SlotsThatKeep:
-    """During the burst each request leaves its payload in a slot, in turn."""
+    """During the burst, each request leaves its payload in the next slot."""
 
     def __init__(self) -> None:
         self._slots: list[bytearray | None] = [None] * SLOTS
