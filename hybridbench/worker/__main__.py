@@ -1,4 +1,4 @@
-"""The engine's process: builds what the parent asks for, then serves until it is shut down.
+"""The engine's process: builds what the parent requests, then serves until it is shut down.
 
 Started as ``python -m hybridbench.worker`` by ``targets/bundled.py``, never by hand.  Besides the
 command line this is the only file that reads the environment, to record the allocator's settings.
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faulthandler.enable()
     # The parent sends this when the loop hangs, to see the stacks.
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    # Python 3.12 warns about forks in threaded processes; the scan child touches no thread's locks.
+    # Python 3.12 warns about forks in threaded processes; the heap scan's child takes no locks.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     try:
         return _serve(WorkerWire(socket.socket(fileno=options.fd)), started_s)

@@ -20,8 +20,11 @@ from hybridbench.records.messages import AnswerTotals, FinishedAnswer
 
 class AnswerSample:
     """A seeded reservoir with ``size`` places for requests that reused something, and as many for
-    those that did not: each finished request is in it with equal probability, unless it has a
-    payload, or filters (top_k, top_p) of its sampled tokens, whose borders rounding may cross.
+    those that did not.
+
+    In each of the two, every finished request is kept with equal probability.  Requests with a
+    payload are excluded, and so are those with filters (top_k, top_p), whose cut-offs rounding may
+    cross.
 
     Source: Vitter 1985, algorithm R.
     """
@@ -35,7 +38,7 @@ class AnswerSample:
         self._drawn: list[FinishedAnswer] = []
 
     def offer(self, req: Req) -> None:
-        """Process a finished request."""
+        """Offer a finished request to the sample."""
         if not self._size:
             return
         if req.payload:

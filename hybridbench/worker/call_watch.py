@@ -1,8 +1,8 @@
 """Observe which calls remove objects from their structure, in a few steps of the running engine.
 
-A leak of removed objects is reported with the calls that remove them.  A hand-written list of those
-would fit one engine and one version; instead a step now and then runs under ``sys.setprofile``, and
-the frame in which a counter moves is the call.
+A leak of removed objects is reported with the calls that remove them.  A hand-written list of these
+calls would fit only one engine and one version.  Instead, an occasional step runs under
+``sys.setprofile``, and the frame in which a counter moves is the call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.records.heap import SiteRecord
 from hybridbench.worker.port import ServedEngine
 
 _EVERY: Final = 31  # steps; prime, so that it is no multiple of short periods in the traffic
-_MOST_STEPS: Final = 200  # with the profiler, which makes them several times slower
+_MOST_STEPS: Final = 200  # run under the profiler, which makes them several times slower
 _SEEN_ENOUGH: Final = 20  # movements of a counter
 _FRAMES: Final = 4
 
@@ -36,7 +36,7 @@ class CallWatch:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Watch the calls within, in one of ``_EVERY`` steps and until they are known."""
+        """Watch the calls within, in one of ``_EVERY`` steps, until enough were seen."""
         self._steps += 1
         if self._steps % _EVERY or not self._is_wanted() or sys.getprofile() is not None:
             yield
@@ -54,7 +54,7 @@ class CallWatch:
         self._watched = _MOST_STEPS
 
     def sites(self) -> list[SiteRecord]:
-        """Return the usual calls of each counter whose events remove objects, outermost first."""
+        """Return, for each counter of removals, its most common call chain, outermost first."""
         return [
             SiteRecord(name, list(chains.most_common(1)[0][0]) if chains else [], removes)
             for (name, removes), chains in zip(REMOVED_CLASSES.items(), self._chains, strict=True)
@@ -71,7 +71,10 @@ class CallWatch:
         )
 
     def _on_call(self, frame: FrameType, event: str, _: object) -> None:
-        """Between two of these events only one frame ran: the returning one, or the caller."""
+        """Count a call chain if a counter moved since the last event.
+
+        Between two of these events only one frame ran: the returning one, or the caller.
+        """
         if event == "return":
             ran: FrameType | None = frame
         elif event == "call":
@@ -88,7 +91,7 @@ class CallWatch:
 
 
 def _chain(frame: FrameType | None) -> tuple[str, ...]:
-    """Return the innermost calls in words, from the deciding one to the acting one."""
+    """Return the names of the innermost calls, outermost first."""
     names: list[str] = []
     while frame is not None and len(names) < _FRAMES:
         names.append(frame.f_code.co_qualname)

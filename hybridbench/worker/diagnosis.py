@@ -105,7 +105,7 @@ class WorkerDiagnosis:
 
 
 def reclaim_hooks(engine: ServedEngine) -> ReclaimHooks:
-    """Return how the stages read this process and reach its cache and device."""
+    """Return the hooks through which the stages read this process and empty its caches."""
     on_cuda = engine.config.device.startswith("cuda")
     return ReclaimHooks(
         read=_reader(malloc_reader(), engine.config.device),

@@ -68,7 +68,7 @@ class EngineLoop:
     It never spins: without work the loop sleeps on its inbox until the wire reader wakes it.
     """
 
-    def __init__(  # noqa: PLR0913 - what it owns, each built in its order
+    def __init__(  # noqa: PLR0913 - the parts that it owns, which depend on each other
         self,
         engine: ServedEngine,
         wire: WorkerWire,
@@ -113,7 +113,7 @@ class EngineLoop:
         self._probes.close()
         metrics = self._metrics
         with contextlib.suppress(WireClosedError):
-            # The parent may exit first; then there is no one to tell.
+            # The parent may exit first; then this message has no reader.
             self._wire.send(Goodbye(time.monotonic(), metrics.probe_stop_s + metrics.handler_s))
 
     def _turn(self) -> None:
@@ -145,7 +145,7 @@ class EngineLoop:
             return
 
     def _patience_s(self) -> float | None:
-        """Return how long an idle loop may sleep: a heap scan or a session may end by itself."""
+        """Return how long an idle loop may sleep; None if no scan or session can end by itself."""
         if self._probes.pending:
             return _SCAN_WAIT_S
         expiry_s = self._engine.reap_sessions()
@@ -177,8 +177,7 @@ class EngineLoop:
                 self._draining = isinstance(message, Drain)
             case ScanHeap() | Checkpoint() | Diagnose():
                 self._probes.ask(message)
-                # At once, in message order: requests that follow in the same frame come after this
-                # probe.
+                # Start the probe at once, before requests that follow in the same frame.
                 self._advance_probes()
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), engine.flush_cache()))
@@ -235,7 +234,7 @@ class EngineLoop:
     def _step(self) -> None:
         pulse = self._pulse
         if not pulse.busy:
-            # The step's age counts from when there was work.
+            # A step's age counts from the moment when work arrived.
             pulse.last_step_end_s = time.monotonic()
             pulse.busy = True
         started_s = time.perf_counter()
@@ -243,7 +242,7 @@ class EngineLoop:
             with self._metrics.calls.step():
                 events = self._engine.step()
         except (OwnershipError, CacheSanityError) as error:
-            # The engine itself reports contradictory bookkeeping, and then crashes.
+            # The engine found contradictory bookkeeping: report it, then crash.
             kind = "ownership" if isinstance(error, OwnershipError) else "tree"
             record = ViolationRecord(kind, "", str(error), [])
             self._wire.send(Violation(time.monotonic(), pulse.steps, record))
@@ -261,7 +260,7 @@ class EngineLoop:
         messages: list[FromWorker] = []
         report = self._report.take()
         if report is not None:
-            # The parent knows the prompt of a request until it hears of its end.
+            # Answers go first: the parent forgets a request's prompt when its end is reported.
             messages += self._answers.take()
             messages.append(report)
         engine = self._engine
@@ -279,7 +278,7 @@ class EngineLoop:
             self._wire.send(*messages)
 
     def _violations(self) -> list[FromWorker]:
-        """What the engine's checks found since the last call, and the first copy that failed."""
+        """Return new violations that the engine's checks found, and a newly failed host copy."""
         engine = self._engine
         records: list[ViolationRecord] = []
         if engine.counters.invariant_violations != self._violations_seen:
@@ -294,8 +293,8 @@ class EngineLoop:
 
 
 def make_payload(size_bytes: int, seed: int) -> bytes:
-    """Return ``size_bytes`` of noise that depend only on ``seed``; empty for 0.
+    """Return ``size_bytes`` of noise that depends only on ``seed``; empty for 0.
 
-    They represent the features of an image or a sound, which need not cross the wire.
+    It stands for the features of an image or a sound, which thus need not cross the wire.
     """
     return np.random.Generator(np.random.PCG64(seed)).bytes(size_bytes) if size_bytes else b""

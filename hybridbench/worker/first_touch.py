@@ -22,7 +22,7 @@ def touch_largest_shapes(engine: ServedEngine) -> dict[str, int]:
     The mixture matters as much as the largest step: a heap with blocks of many sizes needs some
     megabytes more than one with a single size, and would take them in its first minutes.
 
-    Returns the counters afterwards, from which the run counts.
+    Return the engine's counters afterwards; the run counts from these values.
     """
     draw = random.Random(0)
     _serve(engine, _largest(engine), _OUTPUT_TOKENS, draw)
@@ -48,7 +48,7 @@ def _serve(
 
 
 def _largest(engine: ServedEngine) -> list[int]:
-    """Return one prompt of maximum length, then a full batch that shares the available KV."""
+    """Return the lengths of one prompt of maximum length and of a full batch that fits the KV."""
     config = engine.config
     longest = config.max_request_len - _OUTPUT_TOKENS
     together = max(1, config.kv_tokens // (2 * config.max_running_requests) - _OUTPUT_TOKENS)

@@ -1,5 +1,5 @@
-"""What injected defects did: since traffic began, before the engine was steady, and up to the last
-idle checkpoint.
+"""Counts of what injected defects did: since traffic began, before the engine was steady, and up to
+the last idle checkpoint.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ class InjectedCounts:
     def __init__(self, engine: ServedEngine, defects: Sequence[Defect] = ()) -> None:
         self._engine = engine
         self._defects = defects
-        # Counts from the warm-up at the largest shapes: the run's event counters exclude it too, so
-        # that rates per event can be compared.
+        # The counts from the warm-up at the largest shapes.  The run's event counters exclude the
+        # warm-up as well, so that rates per event can be compared.
         self._before_traffic = self._counts()
         self._at_idle: dict[str, dict[str, int]] = {}
         self._before_steady: dict[str, dict[str, int]] = {}
 
     def mark_steady(self) -> None:
-        """Keep the current counts, from which trends are judged."""
+        """Keep the current counts; trends are judged from here on."""
         self._before_steady = self._since_traffic()
 
     def mark_idle(self) -> None:
         """Keep the current counts, at a checkpoint that finds the engine idle.
 
-        What a defect does afterwards no idle checkpoint can show: a leak may keep the engine from
-        ever being idle again.  Slots lost before the traffic are missing there too.
+        No idle checkpoint can show what a defect does later: a leak may keep the engine from ever
+        being idle again.  Counts from before the traffic are included, because those slots are
+        missing at a checkpoint as well.
         """
         self._at_idle = self._counts()
 

@@ -28,7 +28,7 @@ from hybridbench.worker.call_watch import CallWatch
 from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.step_watch import StepWatch
 
-# Metrics of this process; the parent adds what it sees from outside.
+# Metrics of this process; the parent adds what it measures from outside.
 DECLARED_FAMILIES: tuple[str, ...] = (
     "malloc_in_use_bytes",
     "malloc_arena_bytes",
@@ -117,7 +117,7 @@ class WorkerMetrics:
     def answer(self, put: Callable[[dict[str, float], LatencyCounts], None]) -> None:
         """Pass ``put`` everything that is consistent only between steps; start new histograms.
 
-        What that leaves on the heap is caused by the bench and is charged to it.
+        Memory that this leaves on the heap is charged to the bench.
         """
         # The engine's traffic filled these, so emptying them is not credited to probing.
         percentiles, counts = self._percentiles(), self._take_latencies()
@@ -272,7 +272,7 @@ class Snapshot:
     def put(self, values: dict[str, float], latencies: LatencyCounts) -> None:
         """Provide the requested values."""
         self._t_s, self._values = time.monotonic(), values
-        # Latencies that came too late for one reader go to the next.
+        # Latencies that came too late for one reply go into the next.
         add_latencies(self._latencies, latencies)
         self._wanted = False
         self._taken.set()
@@ -288,6 +288,6 @@ class Snapshot:
         return fresh, self._t_s, self._values
 
     def take_latencies(self) -> dict[str, dict[int, int]]:
-        """Return all counts since the last call; use only after ``get`` had fresh values."""
+        """Return all counts since the last call; use only after ``get`` returned fresh values."""
         latencies, self._latencies = self._latencies, {}
         return latencies

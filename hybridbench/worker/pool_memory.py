@@ -20,7 +20,7 @@ _NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType, *_BOOKS)
 
 
 def pool_ranges(pools: object) -> list[MemoryRange]:
-    """Return the large host buffers that ``pools`` holds: tensors and tables that live as long.
+    """Return the large host buffers of ``pools``: the tensors and tables that live as long as it.
 
     Call it while no request runs: then every large buffer found is permanent.
     """

@@ -1,4 +1,4 @@
-"""The interface of an engine to the worker: the bundled one, or the classes of a released one.
+"""The interface that the worker needs from an engine, bundled or built of a release's classes.
 
 The engine packages do not depend on this: any object with these members can be served.
 """

@@ -32,7 +32,7 @@ class WorkerProbes:
     """Handles requests in order; the engine's thread calls ``advance`` between steps.
 
     A checkpoint is taken at once and answered when its heap scan is done; traffic may continue in
-    between, because the forked child preserves the moment.
+    between, because the forked child keeps the memory as it was.
     """
 
     def __init__(
@@ -161,9 +161,10 @@ class WorkerProbes:
 def violation_records(
     found: Iterable[InvariantViolation], last_owner: Callable[[str, int], str] | None = None
 ) -> list[ViolationRecord]:
-    """Convert to wire records; each contradiction once, however many checks found it.
+    """Convert to wire records, one per contradiction, however many checks found it.
 
-    ``last_owner`` returns a slot's last owner by the ledger, for the report after the verdict.
+    ``last_owner`` returns a slot's last owner in the ledger; the report names it, but no verdict
+    depends on it.
     """
     records = {}
     for entry in found:

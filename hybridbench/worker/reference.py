@@ -1,14 +1,14 @@
 """The reference: the same engine without reuse, computing one answer at a time.
 
 It has the version, weights and injected defects of the engine under soak, but none of the features
-under test: no shared prefix, chunk, overlap, draft, page or neighbour.  Every answer gets a new
-engine, so that each pool is new and zeroed.
+under test: no prefix sharing, chunks, overlap, drafts, pages or other requests in the batch.  Every
+answer gets a new engine, so that each pool is new and zeroed.
 
-The distance of a token that differs is that of the logits which rounding must bridge, in standard
-deviations of the logits.  For a greedy token it is best logit - logit of the emitted token.  An
-error of at most d in every logit changes this by 2 d, and a cumulative probability at temperature
-T by at most d / (2 T).  So a sampled token, whose random number is ``gap`` away from the interval
-of the emitted one, has the distance 4 T gap.
+The distance of a token that differs is the difference in logits that rounding must account for, in
+standard deviations of the logits.  For a greedy token it is the best logit minus the emitted
+token's logit.  An error of at most d in every logit changes this by at most 2 d, and a cumulative
+probability at temperature T by at most d / (2 T).  So a sampled token whose random number lies
+``gap`` outside the emitted token's interval has the distance 4 T gap.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from hybridbench.targets.wire import WorkerWire
 
 _NICE: Final = 19
 _NOTHING = -1
-# Near-ties of one answer that are tried; with more, one of them is taken to be the cause.
+# At most this many near-ties of an answer are tried; with more, the closest one is assumed to be
+# the cause.
 _NEAR_TIES_MAX: Final = 16
 # Tokens of an answer that one step checks.
 _CHAIN: Final = 32
@@ -57,7 +58,7 @@ class EmittedTokens:
 
 
 class WatchedModel:
-    """A model whose last logits can be read: ``logits``, [B, vocab], or None once taken."""
+    """A model that keeps the last logits, [B, vocab], in ``logits``; None once taken."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -65,7 +66,7 @@ class WatchedModel:
         self.logits: Tensor | None = None
 
     def take(self) -> Tensor | None:
-        """Return the logits of the steps since the last call; None if the model did not run."""
+        """Return and forget the last step's logits; None if the model did not run since."""
         logits, self.logits = self.logits, None
         return logits
 
@@ -78,15 +79,15 @@ class NearTie(NamedTuple):
     """A choice of experts that rounding may reverse."""
 
     gap: float
-    """Between the last chosen expert and the next one, relative to the scores' root mean square."""
+    """Score of the last chosen expert minus the next one's, over the scores' root mean square."""
     call: int
-    """Number of the call that chose, since the watch began."""
+    """Index of the ``topk`` call since the watch began."""
     row: int
     """The token's row in that call."""
 
 
 class RoutingWatch(TorchFunctionMode):
-    """Records, while active, how close each choice of experts was to a different one.
+    """Records, while active, how close each choice of experts was to a different choice.
 
     Every model family chooses its experts with ``topk``; nothing else in a step calls it, unless
     tokens are filtered.
@@ -121,7 +122,7 @@ class RoutingWatch(TorchFunctionMode):
         if k >= scores.shape[-1]:
             return
         values, experts = scores.sort(dim=-1, descending=True)
-        # Not their standard deviation: that of two scores is as small as their gap.
+        # Not their standard deviation: with two scores, it is as small as their gap.
         sizes = scores.float().square().mean(dim=-1).sqrt()
         gaps = (values[:, k - 1] - values[:, k]).float() / sizes
         least = float(gaps.min())
@@ -144,7 +145,7 @@ class Reference:
             ConfigError: the model's name or its files are invalid.
         """
         self._config = without_reuse(config)
-        # What is under test must not check itself.
+        # An engine that speculates must not be checked by its own verification.
         self._may_check_chains = config.speculative_algorithm is None
         # A device kernel would hide its choice of experts from RoutingWatch.
         kernels = replace(kernels_for(device_of(config.device)), route=REFERENCE.route)
@@ -157,9 +158,9 @@ class Reference:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> bool:
-        """Whether the answer is right, as steps find that check many of its tokens at once.
+        """Return whether the answer passes a check of many tokens per step.
 
-        This takes a fraction of the time of ``compare``, which decides wherever it is False.
+        This takes a fraction of the time of ``compare``, which decides where this returns False.
         """
         if not self._may_check_chains:
             return False
@@ -188,11 +189,11 @@ class Reference:
             prompt: tokens, at least one.
             output: the tokens emitted for it.
             chunk: prompt tokens per step; 0 computes all at once.
-            temperature, seed: how they were drawn; greedily at 0.
+            temperature, seed: how the tokens were sampled; temperature 0 is greedy.
 
         Returns:
-            The number of tokens that agree; and unless all do, for the next one its distance and
-            the reference's token.
+            The number of tokens that agree, and for the first that differs, its distance and the
+            reference's token; 0.0 and -1 if all agree.
 
         Raises:
             ValueError: the engine aborted the request, or ended it early.
@@ -242,7 +243,7 @@ def _params(output: Sequence[int], temperature: float, seed: int) -> SamplingPar
 
 
 def _distance(logits: Tensor, emitted: int, params: SamplingParams, place: int) -> float:
-    """How far rounding must move ``logits`` for ``emitted`` to be the token at ``place``."""
+    """Return how far rounding must move ``logits`` for ``emitted`` to be the token at ``place``."""
     if params.is_greedy:
         return float((logits.max() - logits[emitted]) / logits.std())
     ends = ((logits - logits.max()) / params.temperature).softmax(dim=0).cumsum(dim=0)
@@ -332,8 +333,10 @@ def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
 def _carefully(
     compare: Callable[[], tuple[int, float, int]],
 ) -> tuple[tuple[int, float, int], float | None]:
-    """The result of ``compare``, and the gap of the choice of experts that explains a difference:
-    if it falls the other way, more of the answer agrees.  None if there is no such choice.
+    """Return the result of ``compare``, and the gap of the near-tie that explains a difference.
+
+    A near-tie explains it if more of the answer agrees once that choice of experts is reversed;
+    the gap is None if no near-tie does.
     """
     with RoutingWatch() as watch:
         found = compare()

@@ -1,4 +1,4 @@
-"""Build an engine loop from a Start message, each part in its order."""
+"""Build an engine loop from a Start message."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _VERSIONED = ("torch", "numpy", "msgspec")
 def build_loop(
     start: Start, wire: WorkerWire, malloc: dict[str, Scalar], started_s: float
 ) -> EngineLoop:
-    """Build everything in order; send Ready at the end.
+    """Build the loop and its parts, then send Ready.
 
     Raises:
         ConfigError, UsageError: errors that the user can correct.
@@ -66,19 +66,21 @@ def build_loop(
     torch.set_num_interop_threads(1)
     if start.gc_thresholds:
         gc.set_threshold(*start.gc_thresholds)
-    # Before the engine exists: objects that bound a method earlier would keep the healthy one.
+    # Apply defects before the engine exists: objects that bound a method earlier would keep the
+    # healthy one.
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)
-    # A released engine has its own mechanism, or none.
+    # A released engine forces paths by its own mechanism, or not at all.
     forced = ForcedPaths({} if start.released else start.force, engine_config(start).seed)
-    # Wraps defects, which replace the engine's methods.
+    # Apply these after the defects, to wrap the methods that the defects put in place.
     forced.apply()
     served = _released(start) if start.released else _bundled(engine_config(start))
     engine, config = served.engine, served.engine.config
     touched = touch_largest_shapes(engine)
-    # A serving engine holds about a million long-lived objects.  A full collection comes when the
-    # survivors since the last one exceed a quarter of the old objects, so live objects determine
-    # how often garbage is found.  Each inner list is tracked, and takes about 90 bytes.
+    # A serving engine holds about a million long-lived objects.  A full collection starts when the
+    # survivors since the last one exceed a quarter of the old objects, so the number of live
+    # objects determines how often garbage is found.  Each inner list is tracked by the collector
+    # and takes about 90 bytes.
     ballast = [[index] for index in range(start.ballast_objects)]
     set_gc_after_warmup(start.gc_mode)
     heap_scan = _heap_scan(start, served, wire)
@@ -111,7 +113,7 @@ def engine_config(start: Start) -> EngineConfig:
     """Return the engine's own configuration from the fields on the wire.
 
     Raises:
-        ConfigError: a field that this engine does not know, or an invalid value.
+        ConfigError: an unknown field or an invalid value.
     """
     known = set(EngineConfig.__dataclass_fields__)
     unknown = sorted(set(start.engine) - known)
@@ -132,7 +134,7 @@ def build_engine(config: EngineConfig) -> Engine:
     try:
         return Engine(config)
     except (MemoryError, RuntimeError) as error:
-        # torch raises RuntimeError; on a CPU not even a subclass of it.
+        # torch raises RuntimeError, on a CPU not even a subclass of it.
         short = isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY)
         if not short:
             raise
@@ -149,9 +151,9 @@ class _Served:
     Attributes:
         model, note: which model runs, and one sentence about it.
         sources: SHA-256 of the engine's files, and their number.
-        versions: of everything that determines its behaviour, by name.
-        pools: holds its large buffers, which forked children exclude.
-        lacks: what a run cannot observe on it.
+        versions: versions of everything that determines its behaviour, by name.
+        pools: the object that holds its large buffers, which forked children exclude.
+        lacks: capabilities that it does not have.
         uncounted: events that may happen in it, but are not counted.
     """
 
@@ -199,7 +201,7 @@ def _released(start: Start) -> _Served:
 
 
 def _heap_scan(start: Start, served: _Served, wire: WorkerWire) -> ForkScan:
-    """Works on CUDA too: the child may not use CUDA, but does not look at device tensors."""
+    """Return a heap scan; its child may not use CUDA, but does not look at device tensors."""
     excluded = exclude_from_forks(pool_ranges(served.pools))
     return ForkScan(
         served.engine.reference_counted_classes,
@@ -255,7 +257,7 @@ def _ready(
 
 
 def model_note(config: EngineConfig, resolved: ResolvedModel) -> str:
-    """Which weights run, and what was read of a checkpoint."""
+    """Return a note that names the weights and, for a checkpoint, describes its model."""
     if resolved.path is not None:
         return f"weights from {resolved.name}: {described(resolved.config, dtype_of(config.dtype))}"
     seeded = f"preset {config.model} with random weights of seed {config.seed}, {config.dtype}"

@@ -46,7 +46,7 @@ class StepReport:
         self._streamed[rid] = 0
 
     def end_stream(self, rid: str) -> None:
-        """Stop reporting them; a request that ends does not need this call."""
+        """Stop reporting the tokens of ``rid``; not needed for a request that ends."""
         self._streamed.pop(rid, None)
 
     def reject(self, rid: str, message: str) -> None:

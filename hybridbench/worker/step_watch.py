@@ -1,5 +1,5 @@
-"""After every step, record which event counters moved, together with slots that leaked or are held
-while waiting.
+"""Record, after every step, which event counters moved together with slots that were lost or that
+waiting requests hold.
 
 A sample per second cannot resolve single events: in a busy second every counter moves.  The counter
 that moved in all steps in which slots were lost, and in few others, is the cause.
@@ -32,7 +32,8 @@ class StepWatch:
         self._lost_taken: dict[str, list[int]] = {}
         self._waiting_holders: set[str] = set()
         self._waiting_highest: dict[str, int] = {}
-        # The maximum ever missing, so that a slot that returns and goes again counts once.
+        # By pool: the most slots ever missing, so that a slot that returns and is lost again counts
+        # once.
         self._missing: dict[str, int] = {}
 
     def after_step(self) -> None:
