@@ -13,13 +13,13 @@ from hybridbench.records.messages import Request, Submit
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Nothing to do before ``due_s`` on the driver's clock; None: not before some feedback."""
+    """Nothing to do until ``due_s`` on the driver's clock; None: until the next feedback."""
 
     due_s: float | None
 
 
 class Malformed(StrEnum):
-    """What is wrong with a request to a server, in the order in which servers check it."""
+    """The fault of a malformed request, in the order in which servers check for it."""
 
     UNKNOWN_METHOD = "unknown_method"
     UNKNOWN_PATH = "unknown_path"
@@ -48,8 +48,8 @@ class ServerSubmit(Submit, frozen=True, kw_only=True):
     from ``draw``: equal numbers give equal requests.
 
     Args:
-        malformed: what is wrong with it; None for nothing.
-        large: whether the wrong value is large.
+        malformed: its fault; None if it is valid.
+        large: whether the invalid value is large.
         options: how many of the interface's options it has.
     """
 
@@ -89,7 +89,7 @@ class Workload(Protocol):
         ...
 
     def resume(self, now_s: float) -> None:
-        """Continue where ``pause`` stopped; nothing becomes due for the time between."""
+        """Continue where ``pause`` stopped; nothing becomes due for the time in between."""
         ...
 
     def on_admitted(self, rid: str) -> None:
@@ -116,7 +116,7 @@ class Workload(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why the engine refused the first request that is valid by its profile; empty so far."""
+        """Why the engine first refused a request that is valid by the profile; empty if never."""
         ...
 
     def counts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""When the next request may come: closed loop or Poisson, either with bursts or a slow start.
+"""Decide when requests arrive: closed loop or Poisson, each with optional bursts and a ramp.
 
 Times are seconds of traffic: the caller subtracts pauses.
 """
@@ -17,14 +17,14 @@ class Arrivals(Protocol):
     """An arrival process."""
 
     dropped: int
-    arrived_s: float  # when the latest request came
+    arrived_s: float  # when the latest request arrived
 
     def due(self, time_s: float, in_flight: int) -> bool:
-        """Whether a request comes now; a True answer counts as that request's arrival."""
+        """Return whether a request arrives now; True counts as that request's arrival."""
         ...
 
     def next_s(self, time_s: float, in_flight: int) -> float | None:
-        """When to ask again at the latest; None: only when a request has ended."""
+        """Return when to call ``due`` again at the latest; None if not before a request ends."""
         ...
 
 
@@ -66,7 +66,7 @@ class ClosedLoop:
         if self._bursts is not None:
             changes.append(_next_change_s(self._bursts, time_s))
         if self._ramp is not None and time_s < self._ramp.over_s:
-            # It rises continuously; a hundred checks are enough.
+            # The limit rises continuously; a hundred checks are enough.
             changes.append(time_s + self._ramp.over_s / 100)
         return min(changes, default=None)
 
@@ -80,7 +80,7 @@ class Thinking:
         self._closed = closed
         self._think_s = think_s
         self._random = random
-        self._in_flight = 0  # at the last look
+        self._in_flight = 0  # at the last call
         self._ends_s: list[float] = []  # when each thinking client is done, earliest first
 
     def due(self, time_s: float, in_flight: int) -> bool:

@@ -19,8 +19,8 @@ _PRESET = re.compile(r'^    "([a-z0-9.-]+)":', re.MULTILINE)
 def load_profile(name_or_path: str | Path) -> Profile:
     """Return the shipped profile of that name, or the one in that file.
 
-    Anything that looks like a path (a separator, or the ending .yaml or .yml) is one; everything
-    else is first a name, then a file in the current directory.
+    Anything that looks like a path (a separator, or the ending .yaml or .yml) is read as a file;
+    anything else is looked up as a name first, then as a file in the current directory.
 
     Raises:
         ConfigError: one sentence; for an unknown name it lists the shipped ones.

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """One session as its client knows it.
+    """One session from the client's point of view.
 
-    ``is_open`` from the first turn until the client has closed it or been informed that it no
-    longer exists; ``close_busy`` and ``abandoned`` say how it will end.
+    ``is_open`` is true from the first turn until the client has closed the session or has learned
+    that it no longer exists; ``close_busy`` and ``abandoned`` say how it will end.
     """
 
     session_id: str
@@ -30,7 +30,7 @@ class ClientSession:
 
 
 class SessionPlan:
-    """Draws a profile's sessions, from a random stream of its own."""
+    """Draws a profile's sessions, from a separate random stream."""
 
     def __init__(self, settings: Sessions, seed: int) -> None:
         """With a share of zero nothing is ever drawn."""
@@ -39,7 +39,7 @@ class SessionPlan:
         self._drawn = 0
 
     def draw(self) -> ClientSession | None:
-        """Return the session of a new conversation, not yet open; None if it gets none."""
+        """Return the session of a new conversation, not yet open; None if it has no session."""
         settings = self._settings
         if not settings.share or self._random.random() >= settings.share:
             return None

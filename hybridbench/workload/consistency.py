@@ -1,4 +1,4 @@
-"""Check what no single key can: whether the parts of a profile fit together numerically."""
+"""Check across a profile's keys whether its parts fit together numerically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_consistency(profile: ProfileKeys, source: Source) -> None:
 
 
 def max_prompt_tokens(profile: ProfileKeys) -> int:
-    """Return the profile's longest prompt: a whole conversation, as far as the context allows."""
+    """Return the length of the longest prompt: a whole conversation, limited by the context."""
     turns = profile.conversations.turns.high
     user = _max_user_tokens(profile)
     answer = profile.output.tokens.high

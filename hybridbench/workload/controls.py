@@ -9,7 +9,7 @@ from hybridbench.workload.settings import Controls
 
 
 class ControlPlan:
-    """When to use which control; times are seconds of traffic, so a drain delays all of them."""
+    """Decides which control is due; times are seconds of traffic, so a drain delays all of them."""
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
@@ -26,7 +26,7 @@ class ControlPlan:
             self._continue_s = math.inf
             return ContinueGeneration()
         if self._pause_s <= time_s:
-            # Count from now: missed actions are not made up for.
+            # Count from now, so that missed actions are not made up for.
             self._pause_s = time_s + _or_never(controls.pause_every_s)
             self._continue_s = time_s + controls.pause_for_s
             return PauseGeneration(controls.pause_mode)

@@ -1,6 +1,6 @@
 """Active conversations: each keeps its tokens, and its next prompt is the history plus new tokens.
 
-Memory is bounded by ``open`` conversations and those in flight, each at most the context long.
+Memory is bounded by ``open`` conversations and those in flight, none longer than the context.
 Times are seconds of traffic.
 """
 
@@ -36,7 +36,7 @@ class Conversation:
 class Turn:
     """One prompt to send, and the conversation it belongs to until ``ConversationPool.end``.
 
-    The conversation's session already knows ``said`` tokens of the prompt.
+    The conversation's session already holds the first ``said`` tokens of the prompt.
     """
 
     conversation: Conversation
@@ -76,7 +76,7 @@ class ConversationPool:
         return len(self._idle) + self._busy + len(self._thinking) + len(self._held)
 
     def ready_s(self, time_s: float) -> float:
-        """Return when a next turn is available: ``time_s``, or when the next client has thought."""
+        """Return when a next turn is available: ``time_s``, or when a client or session is due."""
         self._idle += self._thinking.due(time_s)
         times_s = [s for s in (self._thinking.next_s, self._held.next_s) if s is not None]
         if self._idle or len(self) < self._settings.open or not times_s:
@@ -84,7 +84,7 @@ class ConversationPool:
         return max(time_s, min(times_s))
 
     def sessions_to_close(self, time_s: float) -> list[str]:
-        """Remove and return the sessions whose time is over."""
+        """Remove and return the sessions that are due to be closed."""
         return [session.session_id for session in self._held.due(time_s)]
 
     def next_close_s(self) -> float | None:
@@ -100,7 +100,7 @@ class ConversationPool:
         return [session.session_id for session in ended if session.is_open]
 
     def next_turn(self, *, long_input: bool = False, long_output: bool = False) -> Turn:
-        """Take a conversation and create its next prompt; it stays taken until ``end``.
+        """Take a conversation and create its next prompt; the conversation is taken until ``end``.
 
         ``long_input`` requests user tokens that take several prefill steps, ``long_output`` the
         profile's longest answer.
@@ -155,7 +155,7 @@ class ConversationPool:
         session = conversation.session
         may_go_back = session is None and bool(conversation.turn_ends)
         if may_go_back and self._random.random() < self._settings.edit:
-            # Anywhere after the system prompt: points inside a turn are what splits a node.
+            # Anywhere after the system prompt: a point inside a turn splits a node.
             system = len(self.system_prompt(conversation.family))
             history = history[: self._random.randint(system, conversation.turn_ends[-1])]
         room = self._context_len - len(history) - output
@@ -164,10 +164,10 @@ class ConversationPool:
             user = draw_tokens(self._random, self._prompts.user_tokens)
         if user > room:
             if session is not None:
-                # It ends earlier than planned, and is closed like any other.
+                # The session ends earlier than planned, and is closed like any other.
                 self._held.add(0.0, session)
             return None
-        # A session whose first turn failed knows nothing, not even the system prompt.
+        # A session whose first turn failed holds nothing, not even the system prompt.
         said = len(history) if session is not None and conversation.turn_ends else 0
         return Turn(conversation, history + self._user_tokens.take(user), output, said)
 

@@ -103,7 +103,7 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "forced_abort_decode": "requests aborted in decode by `force`",
 }
 
-# The part that applies only to recurrent states: a model without them has no such events.
+# Counters of recurrent states; a model without states has no such events.
 OF_STATES: Final = frozenset(
     {
         "cow_copies", "tombstones", "evict_internal_state", "evict_cascade", "states_tracked",
@@ -111,13 +111,13 @@ OF_STATES: Final = frozenset(
     }
 )  # fmt: skip
 
-# The part that applies only to sliding windows, not to a cache that keeps KV of all positions.
+# Counters of sliding windows; a cache that keeps the KV of all positions has no such events.
 OF_WINDOWS: Final = frozenset({"swa_tombstones", "swa_releases", "swa_released_tokens"})
 
-# The part that applies only to a prefix tree, not to a cache that finds KV blocks by their hash.
+# Counters of a prefix tree; a cache that finds KV blocks by their hash has no such events.
 OF_TREES: Final = frozenset({"node_splits"})
 
-# The part that applies only to a host tier.
+# Counters of a host tier.
 OF_HOST_TIER: Final = frozenset(
     {
         "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",

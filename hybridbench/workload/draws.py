@@ -1,6 +1,6 @@
 """Draw a request's properties: how it ends, its payload, priority and sampling parameters.
 
-Each is drawn by the shares of the profile, from a random stream of its own.
+Each is drawn by the shares of the profile, from a separate random stream.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hybridbench.workload.settings import (
 ANSWERED: Final = frozenset({"length", "stop"})
 REPEATED_PAYLOADS: Final = 8  # number of distinct payloads that are sent repeatedly
 _SEEDS: Final = 2**31
-_NEWEST_WEIGHT: Final = 0.1  # in a running mean
+_NEWEST_WEIGHT: Final = 0.1  # weight of the newest value in a running mean
 
 
 class Ending(StrEnum):
-    """What the workload will do to a request."""
+    """How a request will end, unless the engine ends it earlier."""
 
     NATURAL = "natural"
     ABORT_QUEUED = "abort_queued"
@@ -41,7 +41,7 @@ class Ending(StrEnum):
 
     @property
     def in_decode(self) -> bool:
-        """Whether it happens after the first token, and so needs a long answer."""
+        """Whether the request is cut after its first token, and so needs a long answer."""
         return self in (Ending.ABORT_DECODE, Ending.DISCONNECT)
 
 
@@ -89,7 +89,7 @@ class TokenPace:
 
 
 class PayloadDraws:
-    """Payloads by size and seed; equal seeds give equal payloads."""
+    """Draws payloads, as size and seed; equal seeds give equal payloads."""
 
     def __init__(self, prompts: Prompts, random: Random) -> None:
         """``random`` is used by these draws alone."""
@@ -110,7 +110,7 @@ class PayloadDraws:
 
 
 class PriorityDraws:
-    """Priorities by share; requests outside all shares have none."""
+    """Draws priorities by share; requests outside all shares have none."""
 
     def __init__(self, shares: Sequence[PriorityShare], random: Random) -> None:
         """``random`` is used by these draws alone."""
@@ -118,7 +118,7 @@ class PriorityDraws:
         self._random = random
 
     def draw(self) -> int | None:
-        """The next request's priority, or None."""
+        """Return the next request's priority, or None."""
         if not self._shares:
             return None
         left = self._random.random()
@@ -130,7 +130,7 @@ class PriorityDraws:
 
 
 class SamplingDraws:
-    """Sampling parameters by the shares of a profile."""
+    """Draws sampling parameters by the shares of a profile."""
 
     def __init__(self, settings: SamplingSettings, vocab_size: int, random: Random) -> None:
         """``random`` is used by these draws alone."""
@@ -158,7 +158,7 @@ class SamplingDraws:
 
 
 class OptionDraws:
-    """Which requests have options, and how many."""
+    """Draws which requests have options, and how many."""
 
     def __init__(self, settings: RequestOptions, random: Random) -> None:
         """``random`` is used by these draws alone."""
@@ -175,7 +175,7 @@ class OptionDraws:
 
 
 def spoiled(request: Submit, settings: BadInput, random: Random) -> ServerSubmit:
-    """Return ``request`` with something wrong, drawn from ``random``; all kinds equally likely."""
+    """Return ``request`` with a fault drawn from ``random``; all kinds are equally likely."""
     kinds = [kind for kind in Malformed if kind not in settings.without]
     return ServerSubmit(
         **asdict(request),

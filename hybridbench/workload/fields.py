@@ -72,7 +72,7 @@ def _pair(value: object, wrong: str) -> tuple[int, int]:
     if not isinstance(ends, list | tuple) or len(ends) != 2:
         raise ValueError(wrong)
     low, high = ends
-    # isinstance accepts bool as int, but yes and no are no token counts.
+    # isinstance accepts bool as int, but yes and no are not token counts.
     if type(low) is not int or type(high) is not int:
         raise ValueError(wrong)
     return low, high

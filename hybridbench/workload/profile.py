@@ -18,7 +18,7 @@ from hybridbench.workload.settings import SETTINGS, Limits, ProfileKeys
 from hybridbench.workload.validation import validated
 from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, parse_yaml, read_yaml
 
-# A trend is called a leak from four minutes after ``steady`` on; up to a fifth of a run warms up.
+# Calling a trend a leak takes four minutes after ``steady``; a fifth of a run may be warm-up.
 CALLS_LEAK_FROM_S: Final = 300.0
 
 
@@ -33,7 +33,7 @@ class Cadence:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Profile(ProfileKeys):
-    """Everything a run needs to know except the device and its duration.
+    """Everything that defines a run except its device and dtype.
 
     ``model`` is a preset or a checkpoint directory; ``--model`` overrides it.
 
@@ -64,12 +64,12 @@ class Profile(ProfileKeys):
         """Return the profile that ``resolved`` wrote, for example from a manifest.
 
         Raises:
-            ConfigError: if ``data`` is no profile.
+            ConfigError: if ``data`` is not a profile.
         """
         return _checked(Source(origin, dict(data), {}))
 
     def resolved(self) -> dict[str, object]:
-        """Return every key with its value, as plain JSON; reads back as the same profile."""
+        """Return every key with its value as plain JSON, which reads back as the same profile."""
         plain = _adapter().dump_python(self, mode="json", by_alias=True)
         return cast("dict[str, object]", plain)
 
@@ -94,15 +94,15 @@ class Profile(ProfileKeys):
         return self.with_overrides({**dict.fromkeys(own, "{}"), "priorities": "[]"})
 
     def for_servers(self, *, sessions: bool = False) -> Profile:
-        """Return this profile for a server of another make, without what its interface cannot
-        express and without requirements for the bundled engine.
+        """Return this profile for another engine's server: without keys that its interface cannot
+        express, and without requirements on the bundled engine.
 
         Args:
-            sessions: whether the interface supports them.
+            sessions: whether the interface supports sessions.
         """
         nothing = ["assert_coverage", "controls", "force"]
         nothing += [] if sessions else ["sessions"]
-        # The pools are the server's own; here they only bound the length of a request.
+        # The server has its own pools; here they only bound the length of a request.
         page = self.pools.page_size
         needed = page * (1 + -(-self.pools.max_context_len // page))
         kv_tokens = str(max(self.pools.kv_tokens, needed))
@@ -111,7 +111,7 @@ class Profile(ProfileKeys):
 
     @property
     def of_servers_alone(self) -> str:
-        """The key that requires requests only an HTTP server can get; empty for none."""
+        """The key that asks for requests only an HTTP server can receive; empty if none does."""
         if self.bad_input.malformed > 0:
             return "bad_input.malformed"
         return "options.share" if self.options.share > 0 else ""
@@ -124,8 +124,8 @@ class Profile(ProfileKeys):
     def decides_from_s(self) -> float:
         """The shortest run, in seconds of traffic, that can end CLEAN or LEAK by memory growth.
 
-        It has a limit for private memory, and its judged window is long enough to call a leak.
-        Infinite for a profile without any limit on private memory.
+        The profile has a limit on private memory for it, and its judged window is long enough to
+        call a leak.  Infinite for a profile without any limit on private memory.
         """
         limited = (e.from_s for e in self.limits if e.rss_bytes_per_h is not None)
         return max(next(limited, math.inf), CALLS_LEAK_FROM_S)
@@ -138,7 +138,7 @@ class Profile(ProfileKeys):
         """Return how often to sample and probe a run planned for ``duration_s``.
 
         Unset intervals are a share of the run, within bounds: 240 samples, 90 probes and 10
-        checkpoints suffice for the analysis in minutes, and do not slow down a night's run.
+        checkpoints are enough to analyse a run of minutes, and do not slow down an overnight run.
         """
         return Cadence(
             sample_every_s=_auto(self.probe.sample_every_s, duration_s / 240, 0.5, 10.0),

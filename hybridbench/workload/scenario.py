@@ -53,7 +53,7 @@ class _Live:
     max_new_tokens: int
     first_token_s: float | None = None
     overlong: bool = False
-    # Submissions with the same id that the engine has not answered yet.
+    # Further submissions with the same id that the engine has not answered yet.
     duplicates: int = 0
 
 
@@ -77,7 +77,7 @@ class Scenario:
         self._priorities = PriorityDraws(profile.priorities, stream(self._seed, "priorities"))
         self._controls = ControlPlan(profile.controls)
         self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
-        # The client omits some options, which makes other requests, so use other draws.
+        # Without these options the requests are different ones, so their draws are as well.
         options = stream(self._seed, "options", *profile.options.without)
         self._options = OptionDraws(profile.options, options)
         self._bad = stream(self._seed, "bad input")
@@ -97,7 +97,7 @@ class Scenario:
 
     @property
     def failure(self) -> str:
-        # It is drawn from a seed and never runs out.
+        # Generated traffic never runs out.
         return ""
 
     def next_action(self, now_s: float) -> Action:
@@ -124,7 +124,7 @@ class Scenario:
         return WaitUntil(self._next_due_s(now_s))
 
     def _next_urgent(self) -> Action | None:
-        """Return what may not wait; drop an abort whose request has ended meanwhile."""
+        """Return the next urgent action, if any; skip aborts of requests that have ended."""
         while self._urgent:
             action = self._urgent.popleft()
             if not isinstance(action, Abort) or action.rid in self._live:
@@ -242,14 +242,14 @@ class Scenario:
         if ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         elif self._bad.random() < bad.duplicate_ids:
-            # Sent at once, so that the first one is certainly still there.
+            # Sent at once, so that the first request is certainly still in flight.
             live.duplicates += 1
             self._counts["duplicate_ids"] += 1
             self._urgent.append(request)
         return request
 
     def _submit_turn(self, rid: str, live: _Live, turn: Turn, sampling: Sampling) -> Submit:
-        """Send a session only what is new, and now and then far too many tokens."""
+        """Send a session only the new tokens or, now and then, an overlong turn."""
         session = self._session_of(live)
         assert session is not None
         new = turn.prompt[turn.said :]
@@ -275,7 +275,7 @@ class Scenario:
         return "" if shared else f"tenant-{turn.conversation.namespace}"
 
     def _in_session(self, request: Submit) -> Action:
-        """Return the request, or first the opening of its session, with the request queued next."""
+        """Return the request, or the opening of its session and queue the request behind it."""
         session = self._session_of(self._live[request.rid])
         if session is None or session.is_open:
             return request
@@ -320,7 +320,7 @@ class Scenario:
 
     def _abort(self, rid: str, live: _Live) -> Abort:
         self._counts[live.ending] += 1
-        live.ending = Ending.NATURAL  # aborted once is enough
+        live.ending = Ending.NATURAL  # do not abort it a second time
         return Abort(rid)
 
     def _with_patience(self, request: Submit, now_s: float) -> Submit:

@@ -1,4 +1,4 @@
-"""A name for what a workload sends: equal names mean equal requests, given equal answers."""
+"""Hash what a workload sends: equal hashes mean equal requests, given equal answers."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ class Limits:
 
 
 class CallerChoices(TypedDict, total=False):
-    """Engine settings that no profile contains."""
+    """Engine settings outside a profile's ``pools`` and ``engine`` groups."""
 
     model: str
     device: str

@@ -80,17 +80,17 @@ class StepPaced:
     """Wraps a ``Workload`` that ``is_step_paced``: the same seed submits the same requests.
 
     A request takes one step for its prompt and one for each further token; a batch advances in the
-    same way, so requests end in nearly the engine's order.  The inner workload gets the report of
-    an end when its step has come *and* the engine has finished; until then nothing follows.  A cut
-    is executed when the engine's request is as far as the workload believes, and the output so far
-    is not continued from, because its length depends on speed.
+    same way, so requests end in nearly the engine's order.  An end is reported to the inner
+    workload once its step has come *and* the engine has finished; until then nothing follows.  A
+    cut is sent once the engine's request has reached the stage reported to the workload.  The
+    output up to a cut is discarded, because its length depends on speed.
     """
 
     def __init__(self, inner: Workload) -> None:
         self._inner = inner
         self._step = 0.0
         self._flights: dict[str, _Flight] = {}
-        # Requests whose client has disconnected for the workload, but not yet for the engine.
+        # Requests that the workload has disconnected, but the engine has not yet.
         self._left: dict[str, _Flight] = {}
         self._cuts: deque[Abort | Disconnect] = deque()
 
@@ -165,7 +165,7 @@ class StepPaced:
         self._flights[request.rid] = _Flight(request.rid, self._step, first_at, ends_at)
 
     def _cut(self, action: Abort | Disconnect) -> None:
-        """End it at the next step, and in the engine once it has come that far."""
+        """End the request at the next step, and in the engine once it has reached that stage."""
         flight = self._flights.get(action.rid)
         if flight is None:
             self._cuts.append(action)
@@ -194,7 +194,7 @@ class StepPaced:
             self._left.pop(flight.rid, None)
 
     def _answered(self, rid: str, output_ids: Sequence[int] | None, reason: str) -> None:
-        """Record that the engine ended a submission; the workload learns of it in its step."""
+        """Record that the engine ended a submission; it is reported when its step has come."""
         if self._left.pop(rid, None) is not None:
             return
         flight = self._flights.get(rid)
@@ -206,7 +206,7 @@ class StepPaced:
             self._tell_end(rid, output_ids, reason)
 
     def _advance(self, due: float) -> bool:
-        """Go to the next event, at most to step ``due``; False if the engine is not there yet."""
+        """Advance to the next event, or to step ``due``; False if the engine is not there yet."""
         flight = min(self._flights.values(), key=lambda flight: flight.next_at, default=None)
         next_at = math.inf if flight is None else flight.next_at
         if self._step < due <= next_at and due < math.inf:

@@ -1,10 +1,11 @@
 """Read recorded traffic as a stream of rows: JSONL and CSV of four published datasets.
 
-All contain lengths and times, no text.  Mooncake and Qwen-Bailian also mark equal blocks of tokens:
-one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that write
-Mooncake's format, such as AIPerf, may omit the ids, use blocks of another size, or give a session's
-later turns a delay after the turn before.  AIPerf sends such a turn with all turns and answers
-before it; here it is a prompt of its own length.  GuideLLM writes its times in seconds.
+All contain lengths and times, but no text.  Mooncake and Qwen-Bailian also mark equal blocks of
+tokens: one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that
+write Mooncake's format, such as AIPerf, may omit the ids, use blocks of another size, or give the
+later turns of a session a delay after the previous turn instead of a time.  AIPerf sends such a
+turn with all earlier turns and answers; here its prompt has only its own length.  GuideLLM writes
+its times in seconds.
 Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
 Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """
@@ -41,7 +42,7 @@ BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
 _BLOCK_SIZES: Final = (BLOCK_TOKENS, 16, 32, 64, 128, 256)
 _BLOCKS: Final = ", ".join(map(str, sorted(_BLOCK_SIZES)))
 TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # units per second
-# Slower or faster than any published trace: then the unit is probably a different one.
+# Requests per second; no published trace is slower or faster, so the unit is probably wrong.
 _PER_SECOND: Final = (0.01, 100.0)
 _RATE_FROM: Final = 10  # rows needed to estimate a rate
 _LOOKED_AT: Final = 200
@@ -53,14 +54,14 @@ _BURSTGPT_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
 _TOKENS_MAX: Final = 2**31 - 1
 _MOMENT: Final = re.compile(r"(\d{4}-[^.,]*?)(?:[.,](\d+))?([+-]\d\d:?\d\d|Z)?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
-# No request takes as long: rows further apart are not merely written out of order.
+# No request takes this long, so rows that are further out of order are an error.
 _OUT_OF_ORDER_S: Final = 600.0
-# Rows held to be sorted; more of them within that time are taken as they come.
+# The most rows held for sorting; with more of them within that time, the earliest is taken.
 _HELD_MAX: Final = 100_000
-# Seconds since 1970 up to the year 5138: larger numbers are of a smaller unit.
+# Seconds since 1970, up to the year 5138; larger numbers have a smaller unit.
 _EPOCH_S: Final = (1e9, 1e11)
 _SHOWN_CHARS: Final = 60
-_HEAD_CHARS: Final = 2000  # of an indented document, to tell what it holds
+_HEAD_CHARS: Final = 2000  # read from an indented document, to recognise what it holds
 _OTHER_FILES: Final = {
     b"PAR1": "a Parquet file; write its rows as CSV or JSONL",
     b"ARROW1": "an Arrow file; write its rows as CSV or JSONL",
@@ -97,8 +98,8 @@ class TraceFormat(StrEnum):
 class TraceRow:
     """One recorded request: seconds after the first row, lengths in tokens, unscaled.
 
-    Each of ``hash_ids`` represents ``block_tokens`` tokens of the prompt; a last block that is not
-    full may have no id, and there may be no ids at all.
+    Each of ``hash_ids`` represents ``block_tokens`` tokens of the prompt.  A last block that is not
+    full may have no id, and a row may have no ids at all.
     """
 
     line: int
@@ -107,22 +108,23 @@ class TraceRow:
     output_length: int
     hash_ids: tuple[int, ...]
     block_tokens: int = BLOCK_TOKENS
-    is_later_turn: bool = False  # placed by a delay after the turn before
+    is_later_turn: bool = False  # its time is given as a delay after the previous turn
 
 
 class TraceFile:
-    """A trace on disk.  Reading holds the rows of ten minutes, and turns that are not due yet."""
+    """A trace on disk.  Reading keeps ten minutes of rows, and turns that are not due yet."""
 
     def __init__(self, path: Path, time_unit: str = "") -> None:
         """Open once to recognise the format by its first lines.
 
         Args:
             path: the file, possibly compressed with gzip.
-            time_unit: of plain numbers, ``s`` or ``ms``; empty for the format's default.
+            time_unit: unit of times that are numbers, ``s`` or ``ms``; empty for the format's
+                default.
 
         Raises:
-            ConfigError: if the file cannot be read, is of no known format, or the unit of its
-                times is unclear, or given for dates.
+            ConfigError: if the file cannot be read or has no known format, or if the unit of its
+                times is unclear, or is given although they are dates.
         """
         self.path = path
         self._delimiter = ","
@@ -147,11 +149,11 @@ class TraceFile:
         """Yield the rows in order of time, without those that have no prompt.
 
         BurstGPT records failed requests with neither prompt nor answer.  Some recorders write a
-        request when it ends: rows up to 10 minutes out of order are sorted.
+        request when it ends, so rows up to 10 minutes out of order are sorted.
 
         Raises:
-            ConfigError: with file and line, after the rows above it, at the first row that is
-                malformed, or whose time is more than 10 minutes before that of a row above.
+            ConfigError: a row is malformed, or more than 10 minutes earlier than a row above it;
+                names file and line, and comes after the rows above.
         """
         start_s = latest_s = 0.0
         empty = True
@@ -164,7 +166,7 @@ class TraceFile:
             raise ConfigError(f"{self.path}: the trace has no rows.")
 
     def _in_order(self) -> Iterator[TraceRow]:
-        """Sort rows within ten minutes, and the later turns of sessions by their delays."""
+        """Yield rows sorted within ten minutes, and later turns of sessions at their own times."""
         held: list[tuple[float, int, TraceRow]] = []
         latest_s = 0.0
         failure: ConfigError | None = None
@@ -172,7 +174,7 @@ class TraceFile:
             try:
                 for row in self._rows_of(lines):
                     if row.arrival_s < latest_s - _OUT_OF_ORDER_S and not row.is_later_turn:
-                        raise ConfigError(  # noqa: TRY301 - after the rows above, like any other
+                        raise ConfigError(  # noqa: TRY301 - reported after the rows above
                             f"{self.path}:{row.line}: a time {latest_s - row.arrival_s:.0f} s "
                             "before that of a row above; sort the rows by time."
                         )
@@ -261,7 +263,7 @@ class TraceFile:
                 return self._table(lines, _BURSTGPT_COLUMNS, self._number_s)
 
     def _first_records(self) -> list[dict[str, object]]:
-        """Return some objects from the beginning; ``rows`` reports malformed ones."""
+        """Return the first objects without malformed ones, which ``rows`` reports."""
         with self._open() as lines:
             records = []
             for number, line in islice(_numbered(lines, self.path), _LOOKED_AT):
@@ -272,7 +274,7 @@ class TraceFile:
         return records
 
     def _first_times(self, records: Sequence[dict[str, object]]) -> list[float]:
-        """Return numbers in the trace's unit, of a table those after its first row."""
+        """Return the first times in the trace's unit; in a table, relative to its first row."""
         given = (record.get("timestamp") for record in records)
         times = [time for time in given if isinstance(time, int | float) and isfinite(time)]
         if self.format is TraceFormat.BURSTGPT:
@@ -281,7 +283,7 @@ class TraceFile:
         return times
 
     def _check_unit(self, times: Sequence[float]) -> None:
-        """Refuse times that are probably of another unit than the format's default."""
+        """Refuse times whose unit is probably not the format's default."""
         span = max(times, default=0.0) - min(times, default=0.0)
         if not span:
             return
@@ -300,10 +302,10 @@ class TraceFile:
         )
 
     def _blocks(self, lines: TextIO, block_tokens: int) -> Iterator[TraceRow]:
-        """Yield rows of JSONL; one without ids shares nothing."""
+        """Yield rows of JSONL; a row without ids shares no prefix."""
         per_second = TIME_UNITS[self.time_unit]
         zero: float | None = None
-        latest: dict[object, float] = {}  # by session, as recorded
+        latest: dict[object, float] = {}  # time of the latest turn by session, in the trace's unit
         for number, line in _numbered(lines, self.path):
             if not line.strip():
                 continue
@@ -319,7 +321,7 @@ class TraceFile:
                     f"delay in its place; a row has {', '.join(_MOONCAKE_KEYS)}."
                 )
             if is_later_turn:
-                # AIPerf gives delays in ms whatever the unit of its times.
+                # AIPerf writes delays in ms, whatever the unit of its times.
                 delay_s = _number(record["delay"], "delay", place) / TIME_UNITS["ms"]
                 time = latest[session] + delay_s * per_second
             else:
@@ -446,7 +448,7 @@ def _block_tokens(records: Sequence[dict[str, object]]) -> int:
 
 
 def _block_counts(tokens: int, size: int) -> tuple[int, int]:
-    """The numbers of full blocks, as engines hash them, and of all blocks of a prompt."""
+    """Return a prompt's number of full blocks, which engines hash, and of all its blocks."""
     return tokens // size, -(-tokens // size)
 
 
@@ -521,7 +523,7 @@ def _excerpt(value: object) -> str:
 
 def _moment_s(text: str, place: str) -> float:
     """Convert a date and time to seconds."""
-    # The files of 2023 have seven decimals, one more than every Python version reads.
+    # The files of 2023 have seven decimals, which not every Python version can read.
     found = _MOMENT.fullmatch(text.strip())
     head, fraction, offset = found.groups(default="") if found else ("", "", "")
     try:

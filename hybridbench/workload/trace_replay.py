@@ -1,8 +1,8 @@
 """A recorded trace as a workload: scaled lengths, faster arrivals, the same prefix sharing.
 
 Hash ids become token blocks drawn from a seed, so equal ids at equal positions give equal tokens.
-If the trace ends before the run it restarts with fresh tokens, so that a second lap cannot hit what
-the first one left in the cache.
+If the trace ends before the run, it restarts with fresh tokens, so that a second lap cannot hit
+what the first one left in the cache.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def parse_length_scale(text: str) -> Fraction:
 
 
 def parse_speedup(text: str) -> float:
-    """Parse ``20`` or ``20x``: how many times faster than recorded requests arrive.
+    """Parse ``20`` or ``20x``: how many times faster than recorded the requests arrive.
 
     Raises:
         UsageError: for anything that is not a positive number.
@@ -115,10 +115,10 @@ def describe_trace(options: TraceOptions, profile: Profile) -> str:
 
 
 def note_on_length(options: TraceOptions, profile: Profile) -> str:
-    """Say how many of the trace's first requests do not fit the context; empty if all do."""
+    """Return a note on how many of the first requests do not fit the context; empty if all do."""
     context_len = _context_len(profile)
     lengths: list[tuple[int, int]] = []
-    # A row that cannot be read ends the replay there, not before it begins.
+    # A row that cannot be read ends the replay at that row, and must not prevent its start.
     with suppress(ConfigError):
         rows = TraceFile(options.path, options.time_unit).rows()
         lengths.extend(_lengths(row, options.length_scale) for row in islice(rows, _LOOKED_AT))
@@ -132,7 +132,7 @@ def note_on_length(options: TraceOptions, profile: Profile) -> str:
 
 
 def _lengths(row: TraceRow, scale: Fraction) -> tuple[int, int]:
-    """The tokens of prompt and answer that a row asks for."""
+    """Return the scaled lengths of a row's prompt and answer."""
     return scaled(row.input_length, scale), scaled(row.output_length, scale)
 
 
@@ -153,19 +153,19 @@ def _fitted(prompt: int, answer: int, context_len: int) -> tuple[int, int]:
 
 
 class _PrefixReuse:
-    """The share of prompt tokens that a cache of unlimited size would have."""
+    """The share of prompt tokens that would hit in a cache of unlimited size."""
 
     def __init__(self) -> None:
         self._known: set[int] = set()
         self._rows = self._tokens = self._repeated = 0
 
     def add(self, row: TraceRow) -> None:
-        """Count ``row``, unless the prefixes of the rows before it fill the memory."""
+        """Count ``row``, unless the rows before it have reached the limit on stored prefixes."""
         if len(self._known) > _REUSE_BLOCKS_MAX:
             return
         name, repeated, is_known = 0, 0, True
         for blocks, hash_id in enumerate(row.hash_ids, start=1):
-            # A block is the same only after the same beginning.
+            # A block is shared only if all blocks before it are shared.
             name = hash((name, hash_id))
             is_known = is_known and name in self._known
             repeated = blocks * row.block_tokens if is_known else repeated
@@ -183,7 +183,7 @@ class _PrefixReuse:
 
 
 class TraceTokens:
-    """Prompts of scaled rows.  Nothing is stored: a block is drawn from its name each time."""
+    """Makes the prompts of scaled rows.  Nothing is stored: each block is drawn from its name."""
 
     def __init__(self, seed: int, vocab_size: int, length_scale: Fraction) -> None:
         """Tokens 0 to ``vocab_size - 1``; ``length_scale`` applies to every length."""
@@ -203,7 +203,8 @@ class TraceTokens:
             # scaled block is not a whole number of tokens.
             end = scaled((position + 1) * row.block_tokens, self._scale)
             size = end - len(tokens)
-            # Blocks scaled to zero tokens name the next one, or different prompts would be equal.
+            # A block scaled to zero tokens is part of the next one's name; otherwise different
+            # prompts could become equal.
             name.append(hash_id)
             if not size:
                 continue
@@ -221,9 +222,9 @@ class TraceTokens:
 class TraceReplay:
     """A ``Workload`` that replays a trace, open loop.
 
-    While ``arrival.max_in_flight`` requests of the profile are unfinished, the next one is held
-    back and all later ones with it: a machine that is too slow replays late (``held_back``,
-    ``late_ms_max``) and loses nothing.  Memory: requests in flight, and the rows of ten minutes.
+    While the profile's ``arrival.max_in_flight`` requests are unfinished, the next one is held back
+    and delays all later ones: a machine that is too slow replays late (``held_back``,
+    ``late_ms_max``) and loses nothing.  Memory holds requests in flight and ten minutes of rows.
 
     A row that cannot be read during the run ends the traffic (``failure``) without raising, so that
     the measurements up to then can be judged.
@@ -253,7 +254,7 @@ class TraceReplay:
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._lap = 0
         self._lap_start_s = 0.0  # in recorded time, with all laps concatenated
-        self._lag_s = 0.0  # traffic time by which holding back has delayed the rest
+        self._lag_s = 0.0  # traffic time by which held-back requests have delayed later ones
         self._failure = ""
         self.due_s = 0.0
         self._rows = self._file.rows()
@@ -312,7 +313,7 @@ class TraceReplay:
 
     @property
     def refusal(self) -> str:
-        # What was recorded may be too long for this engine.
+        # A recorded request may be too long for this engine, so none counts as valid.
         return ""
 
     def counts(self) -> dict[str, int]:
@@ -336,7 +337,7 @@ class TraceReplay:
         return recorded_s / self._options.speedup + self._lag_s
 
     def _note_lateness(self, late_s: float) -> None:
-        # Polls are always a little late; held-back requests more so, and they delay all later ones.
+        # A poll is always a little late; only a held-back request delays all later ones.
         if late_s > _HELD_BACK_S:
             self._counts["held_back"] += 1
             self._lag_s += late_s

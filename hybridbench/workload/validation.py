@@ -16,7 +16,7 @@ from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")
 
-# Up to this many names that contain the given one are suggested, instead of all names.
+# If at most this many names contain the given one, these are suggested instead of all names.
 _NAMED_MAX = 5
 JsonSchema = dict[str, Any]
 
@@ -28,7 +28,7 @@ class KeyFault:
     """An invalid key.
 
     Attributes:
-        path: of the key.
+        path: path of the key.
         fault: "unknown_key", "malformed", "conflict" (with another key), or pydantic's type error.
         sentence: what is wrong, without the place.
     """
@@ -96,7 +96,7 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
 def nearest(name: str, choices: Collection[str], *, listed_by: str = "") -> str:
     """Return half a sentence that suggests the closest of ``choices``, matching ones, or all.
 
-    Instead of all it names the command ``listed_by``, if there is one.
+    If given, the command ``listed_by`` is named instead of all choices.
     """
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
@@ -121,7 +121,6 @@ def _misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
 
 
 def _path(fault: ErrorDetails) -> KeyPath:
-    # A missing key has no line, but its parent has.
     return tuple(fault["loc"])
 
 

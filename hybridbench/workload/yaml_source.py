@@ -99,7 +99,7 @@ def parse_scalar(text: str) -> object:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-        # A value on the command line may be a mapping, and as deep and wide as a file.
+        # A value on the command line may be a mapping, as deep and large as a file.
         if root is not None:
             dict(_walk(_Counted(text[:_SHOWN_CHARS]), root, ()))
         value: object = None if root is None else loader.construct_document(root)
@@ -110,7 +110,7 @@ def parse_scalar(text: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses values that do not match their tag or number format, with the line."""
+    """A loader that refuses values that do not match their tag or number format; names the line."""
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
         """Refuse deep nesting already here, because the scanner takes quadratic time."""
@@ -137,7 +137,7 @@ def _misfit(node: yaml.Node, problem: str) -> ConstructorError:
 
 @dataclass
 class _Counted:
-    """Counts visited nodes, with each alias as often as it is used."""
+    """Counts visited nodes, and an alias each time it is used."""
 
     origin: str
     nodes: int = 0
@@ -197,5 +197,5 @@ def _refuse_base_sixty(node: yaml.ScalarNode, path: KeyPath, origin: str) -> Non
 
 
 def dotted_path(path: Sequence[str | int]) -> str:
-    """Format as ``--set`` takes it: ``pools.kv_tokens``, ``promise.0.rss``."""
+    """Format ``path`` as for ``--set``: ``pools.kv_tokens``, ``promise.0.rss``."""
     return ".".join(str(step) for step in path)
