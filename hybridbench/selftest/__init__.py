@@ -1,1 +1,1 @@
-"""Test the bench itself: defects must be found, twins and controls must not be accused."""
+"""Test the bench itself: it must find defects, and report nothing in twins and controls."""

@@ -44,8 +44,8 @@ class Outcome:
 class RowTruth:
     """Counts of a row's defect: total, up to the last idle checkpoint, before ``steady``.
 
-    ``process_growth`` are the metrics of a control's run that does the same work and keeps nothing:
-    the hourly growth of a process without the defect, which no defect can count.
+    ``process_growth`` holds the metrics of the control that does the same work and keeps nothing:
+    the process's hourly growth without the defect, which a defect cannot count.
     """
 
     counts: Mapping[str, int]
@@ -85,11 +85,11 @@ def compare(
     """Return what is wrong with ``verdict`` for ``row``.
 
     Args:
-        row: with its expected outcome.
-        verdict: of its soak.
-        truth: of the row's defect.
-        detect_s: when the run could first have been given that verdict.
-        objections: slots of each pool that non-checking allocators should have refused.
+        row: the row, with its expected outcome.
+        verdict: the verdict of its soak.
+        truth: the counts of its defect.
+        detect_s: when the run could first have reached that verdict.
+        objections: by pool, how many slots ownership checks would have refused.
     """
     said = _Said(verdict.kind.value, verdict.headline, verdict.findings)
     finding = _named(row.signature, said.findings)
@@ -187,7 +187,7 @@ def _named(signature: Signature, findings: Iterable[Finding]) -> Finding | None:
 
 
 def _knows_driver(finding: Finding, drivers: Sequence[str]) -> bool:
-    """Whether the finding names a right driver, or lists one as a rival."""
+    """Whether the finding names an expected driver, or lists one as a rival."""
     rivals = () if finding.driven is None else finding.driven.rivals
     return finding.driver in drivers or any(driver in rivals for driver in drivers)
 

@@ -1,4 +1,4 @@
-"""When a stored run could first have been given its final verdict."""
+"""Find when a stored run could first have reached its final verdict."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LOOKS = 16
 
 
 def time_to_detect_s(record: RunRecord, verdict: VerdictKind) -> float | None:
-    """Return the earliest of ``16`` evenly spaced looks from which on every look says ``verdict``.
+    """Return the earliest of 16 evenly spaced looks from which every look gives ``verdict``.
 
-    In seconds since the run began; None if even the last look says something else.
+    In seconds since the run began; None if even the last look gives another verdict.
     """
     end_s = record.span_s[1]
     found: float | None = None

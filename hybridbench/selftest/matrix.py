@@ -14,9 +14,9 @@ _TWIN_VERDICTS = ("CLEAN",)
 # Half a minute cannot bound memory; the summary counts the twins that stay undecided.
 _SHORT_TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
 _QUICK_TWIN_S = 30.0
-_EXTEND_LEAST_S = 600.0  # the default of `soak` as well
+_EXTEND_LEAST_S = 600.0  # also the default of `soak`
 _SMALL_HEAP = 0
-_QUICK_BALLAST = 20_000  # the boot of a million objects would cost as much as the run
+_QUICK_BALLAST = 20_000  # creating a million objects at boot would take as long as the run
 
 
 class Expect(StrEnum):
@@ -47,7 +47,7 @@ class Row:
     twin_of: str = ""
     # False: the allocators refuse nothing, so that their error messages cannot help detection.
     check_owners: bool = True
-    # None: as long again, but at least ten minutes.  A soak with a detected defect ends on time.
+    # None: as long again, but at least ten minutes.  A soak that finds its defect is not extended.
     extend_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -87,11 +87,13 @@ class Row:
 
 
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """Return the defects that half a minute reveals, with one healthy twin for each of their
-    profiles; and one defect that only a memory trend reveals, with the control that does its work.
+    """Return the rows of the quick self-test.
 
-    Nothing is extended: extending fifteen twins until memory is bounded would take hours, and the
-    other rows do not need memory trends.  Their memory growth stays undecided, and is so reported.
+    They are the defects that half a minute reveals, one healthy twin for each of their profiles,
+    and one defect that only a memory trend reveals, with the control that does the same work.
+    Nothing is extended: extending fifteen twins until their memory growth is decided would take
+    hours, and the other rows need no memory trend.  The summary counts the twins that stay
+    undecided.
     """
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.quick_s]
     trends = [d for d in defects if d.quick]
@@ -111,9 +113,10 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
 
 
 def full_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """Return every defect, twin and control; each setting for what depends on collector or heap.
+    """Return rows for every defect, twin and control.
 
-    Every defect has a row in which the allocators check owners and one in which they do not.
+    A defect that depends on the collector or the heap has a row for each setting.  Every defect has
+    a row in which the allocators check owners and one in which they do not.
     """
     rows: list[Row] = []
     for defect in defects:
@@ -122,7 +125,7 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
         elif _depends_on_the_heap(defect) and not defect.part_of:
             rows += [_row(defect, *setting) for setting in _SETTINGS]
         else:
-            # None of the settings affects these mechanisms: opposite corners suffice.
+            # The settings do not affect these mechanisms: two opposite combinations suffice.
             rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP, False)]
             rows += [
                 _row(replace(defect, slug=f"{defect.slug}@{rate}")) for rate in defect.rates[:-1]
@@ -168,7 +171,7 @@ def _depends_on_the_heap(defect: Defect) -> bool:
 def _row(
     defect: Defect, gc: str = "default", ballast: int | None = None, check_owners: bool = True
 ) -> Row:
-    """Return a row for a defect that must be found, or a control that must not be accused."""
+    """Return a row for a defect that must be found, or a control that must stay silent."""
     return Row(
         expect=Expect.SILENT if defect.role is Role.CONTROL else Expect.CAUGHT,
         profile=defect.profile,
@@ -191,7 +194,7 @@ def _twins(
     most_s: float | None = None,
     extend_s: float | None = None,
 ) -> list[Row]:
-    """Return each defective row without its defect; of identical ones, the longest.
+    """Return the row of each defect without the defect; of identical rows, only the longest.
 
     A comparison needs no twin: its first version is the engine without the defect.
     """

@@ -16,7 +16,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.soak import run_soak
 from hybridbench.workload.catalog import load_profile
 
-# Booting a million objects would cost as much as the soak.
+# Creating a million objects at boot would take as long as the soak.
 _BALLAST: Final = "20000"
 # Lost requests would keep the engine busy for longer than the traffic itself.
 _DRAIN_S: Final = 15.0

@@ -37,7 +37,7 @@ from hybridbench.targets.own_process import import_path
 from hybridbench.workload.catalog import load_profile
 
 SOAK_S: Final = 60.0
-# Workloads that a mutant is soaked on until one has a finding.
+# The most workloads on which a mutant is soaked, in turn, until one has a finding.
 _MOST_WORKLOADS: Final = 3
 _REACH_S: Final = 40.0
 _BOOT_S: Final = 60.0
@@ -54,8 +54,8 @@ FINDINGS: Final = frozenset(
 )
 _REACH, _KILLS, _SOAKS = "reach.jsonl", "kills.jsonl", "soaks.jsonl"
 
-# Outcomes of a mutant; unreached: no workload executes it, crashed: without a finding that explains
-# it, dead: before the judged window began.
+# Outcomes of a mutant.  Unreached: no workload executes it.  Crashed: no finding explains why.
+# Dead: its soak ended before the judged window began.
 FOUND, MISSED, UNREACHED = "found", "missed", "unreached"
 CRASHED, DEAD = "crashed", "dead"
 
@@ -118,14 +118,14 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """The law that kills a mutant; None if none does."""
+    """The law that kills a mutant; None if no law does."""
 
     mutant: str
     killed_by: str | None = None
 
 
 class Soaked(msgspec.Struct, frozen=True):
-    """The outcome of one mutant: the workload that reaches it, verdict, and first finding."""
+    """The outcome of one mutant: its last workload, and that soak's verdict and first finding."""
 
     mutant: str
     name: str
@@ -163,7 +163,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Statements to remove: of ``half`` (both if empty), only ``sample`` of them unless 0."""
+    """The mutants to measure: all of ``half`` (both if empty), or ``sample`` of them unless 0."""
 
     half: str = ""
     sample: int = 0
@@ -185,11 +185,11 @@ class MutantTest:
         self._stopped = threading.Event()
 
     def run(self, chosen: Chosen) -> None:
-        """Measure the chosen mutants, except for results in the store.
+        """Measure the chosen mutants, except those with a result in the store.
 
         Raises:
             UsageError: the laws are missing here, or one of them fails without a mutant.
-            WorkerFailedError: they did not end, or a workload crashes without a mutant.
+            WorkerFailedError: the laws did not end, or a workload crashes without a mutant.
         """
         for name in (_REACH, _KILLS, _SOAKS):
             _without_torn_line(self._store / name)
@@ -206,7 +206,7 @@ class MutantTest:
         self._each(missing, lambda candidate: self._soak_mutant(candidate, reach), self._kept)
 
     def measured(self, half: str) -> Measured:
-        """All results so far, including those of earlier measurements."""
+        """Return all results so far, including those of earlier measurements."""
         kills = self._kills()
         chosen = {c.slug for c in _of_half(half)}
         return Measured(
@@ -222,11 +222,11 @@ class MutantTest:
         self._stopped.set()
 
     def _kills(self) -> dict[str, str | None]:
-        """The law that kills each mutant tried so far, by its slug."""
+        """Return the law that kills each mutant tried so far, by its slug."""
         return {k.mutant: k.killed_by for k in _lines(self._store / _KILLS, Kill)}
 
     def _reach(self) -> dict[Workload, Reach]:
-        """Completed healthy soaks; an interrupted one has no counts."""
+        """Return the completed healthy soaks; an interrupted one has no counts."""
         found = {reach.workload: reach for reach in _lines(self._store / _REACH, Reach)}
         return {w: found[w] for w in WORKLOADS if w in found and found[w].counts}
 
@@ -244,7 +244,7 @@ class MutantTest:
 
         Raises:
             UsageError: the laws are missing here, or one of them fails without a mutant.
-            WorkerFailedError: they did not end.
+            WorkerFailedError: the laws did not end.
         """
         missing = [slug for slug in (REACHED, *slugs) if slug not in self._kills()]
         if missing:
@@ -274,10 +274,10 @@ class MutantTest:
             raise UsageError(f": the law {law} fails without any mutant.", option="--mutants")
 
     def _soak_healthy(self, workload: Workload) -> Reach:
-        """Count what it executes.
+        """Soak without a mutant, and count the candidates that ``workload`` executes.
 
         Raises:
-            WorkerFailedError: it crashes, so that nothing can be measured on it.
+            WorkerFailedError: the workload crashes, so that nothing can be measured on it.
         """
         store = self._store / "runs" / f"healthy-{'+'.join(workload)}"
         self._soak(REACHED, workload, _REACH_S, store)
@@ -298,7 +298,7 @@ class MutantTest:
         return Reach(workload, verdict.kind.value, reached)
 
     def _soak_mutant(self, candidate: Candidate, reach: Mapping[Workload, Reach]) -> Soaked:
-        """Soak it on the workloads that execute it, in turn, as long as it is missed."""
+        """Soak the mutant on workloads that execute it, in turn, as long as it is missed."""
         slug = candidate.slug
         counts = {w: reached.counts[slug] for w, reached in reach.items() if slug in reached.counts}
         result = Soaked(slug, candidate.name, candidate.kind, candidate.half, UNREACHED)
@@ -336,10 +336,10 @@ class MutantTest:
         with BackgroundProcess(command, ends_with_parent=True) as process:
             self._attend(process, _BOOT_S, lambda: "warmup" in _phases(_run_in(store)))
             if "warmup" not in _phases(_run_in(store)):
-                return  # it hangs while being built
+                return  # the engine hangs while it is built
             self._attend(process, seconds + _PATIENCE_S, lambda: _is_decided(store))
             if process.exit_code is None and "done" in _phases(_run_in(store)):
-                # Two wrong answers suffice; it would continue, to find their common traits.
+                # Two wrong answers suffice; the soak would continue, to find their common traits.
                 self._attend(process, _ANSWERS_S, lambda: False)
                 process.send_signal(signal.SIGINT)
                 self._attend(process, _LAST_WORDS_S, lambda: False)
@@ -380,9 +380,9 @@ class _StoppedError(Exception):
 
 
 def _in_turn(counts: Mapping[Workload, int]) -> list[Workload]:
-    """The workload that executes a statement most often, then the best of each other model.
+    """Return the workload that executes a statement most often, then the best of each other model.
 
-    On one model a statement may have no effect: there is no state to free if it has none.
+    A statement may have no effect on some model: one without states has no state to free.
     """
     # Answers of requests with a payload are not compared.
     ranked = sorted(counts, key=lambda w: (w != _PAYLOADS, counts[w]), reverse=True)
@@ -393,7 +393,7 @@ def _in_turn(counts: Mapping[Workload, int]) -> list[Workload]:
 
 
 def _run_in(store: Path) -> RunRecord | None:
-    """The run stored in ``store`` so far; None without one."""
+    """Return the run stored in ``store`` so far, or None."""
     for run_dir in store.iterdir():
         try:
             return read_run(run_dir)
@@ -407,7 +407,7 @@ def _is_counted(finding: Finding) -> bool:
 
 
 def _phases(record: RunRecord | None) -> set[str]:
-    """The phases begun so far; after "done", only answers are still being compared."""
+    """Return the phases begun so far; after "done", only answers are still being compared."""
     return set() if record is None else {event.phase for event in record.all_events(Phase)}
 
 
@@ -420,7 +420,7 @@ def _is_decided(store: Path) -> bool:
 
 
 def _outcome(store: Path) -> tuple[str, str, str]:
-    """Outcome, verdict and finding of a finished soak, for ``Soaked``."""
+    """Return the outcome, verdict and finding of a finished soak, for ``Soaked``."""
     record = _run_in(store)
     if record is None:
         return DEAD, "none", "the worker was not ready"

@@ -29,12 +29,13 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement, as stored in ``recall.json``.
 
     Attributes:
-        half: whose mutants were soaked; both if empty.
-        tried: mutants tested with the engine's laws.
-        killed: those of them that a law kills.
+        half: the half of the mutants that was soaked; both if empty.
+        tried: number of mutants tested with the engine's laws.
+        killed: number of these that a law kills.
         healthy: the verdict of each workload without a mutant.
-        outcomes: soaked mutants by kind of statement, then by outcome; empty before the first.
-        listed: those that were not found, by name.
+        outcomes: number of soaked mutants by kind of statement, then by outcome; empty before the
+            first.
+        listed: the soaked mutants that were not found, by name.
     """
 
     half: str
@@ -75,9 +76,9 @@ def recall_of(measured: Measured) -> Recall:
 
 
 def markdown(recall: Recall) -> str:
-    """Return a table by kind of statement, and lists of those that count as misses.
+    """Return a table by kind of statement, and lists of the mutants that count as misses.
 
-    ``recall.json`` names those that crashed or died, too.
+    ``recall.json`` also names those that crashed or died.
     """
     lines = [
         f"| statement | recall (95 % interval) | {' | '.join(_OUTCOMES)} |",
@@ -93,7 +94,7 @@ def markdown(recall: Recall) -> str:
 
 
 def summary(recall: Recall) -> str:
-    """Return one sentence."""
+    """Summarise the measurement in one sentence."""
     total = recall.total
     half = f" of half {recall.half}" if recall.half else ""
     counts = ", ".join(f"{total[outcome]} {outcome}" for outcome in _OUTCOMES)
@@ -130,6 +131,6 @@ def read(text: bytes) -> Recall:
     """Return the measurement that ``to_json`` wrote.
 
     Raises:
-        msgspec.DecodeError: the text is no measurement.
+        msgspec.DecodeError: the text is not a measurement.
     """
     return msgspec.json.decode(text, type=Recall)

@@ -1,4 +1,4 @@
-"""Run the rows, each as a soak in its own process, and compare the results."""
+"""Run the rows, each in its own process, and compare the results with the expectations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hybridbench.targets.background_process import BackgroundProcess
 
 # Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
 _PATIENCE_S = 600.0
-# A comparison's directory has one per version: the second has the defect.
+# A comparison's directory has a folder for each version; the second version has the defect.
 _WITH_DEFECT = "b"
 
 OnOutcome = Callable[[Outcome], None]
@@ -53,8 +53,8 @@ class SelfTest:
         """Run all rows; ``on_outcome`` gets each as it ends, the result keeps their order."""
         outcomes: dict[int, Outcome] = {}
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
-            # Controls first, because others wait for their results.  Then the longest rows, or the
-            # last one would run alone for minutes.
+            # Start controls first, because other rows wait for their results; then the longest
+            # rows, so that none of them runs alone for minutes at the end.
             order = sorted(
                 range(len(rows)),
                 key=lambda i: (rows[i].expect is not Expect.SILENT, -rows[i].duration_s),

@@ -24,7 +24,7 @@ HEADINGS = (
 
 
 def line(outcome: Outcome) -> str:
-    """One finished row."""
+    """Return one finished row as text."""
     row = outcome.row
     mark = "ok   " if not outcome.wrong else "WRONG"
     said = f"{mark} {row.expect.value:8} {row.name}: {outcome.verdict}"
@@ -38,7 +38,7 @@ def line(outcome: Outcome) -> str:
 
 
 def cells(outcome: Outcome) -> tuple[str, ...]:
-    """One row of the table, in the order of ``HEADINGS``."""
+    """Return one row of the table, in the order of ``HEADINGS``."""
     row = outcome.row
     detected = "" if outcome.detect_s is None else format_duration(outcome.detect_s)
     return (
