@@ -1,7 +1,7 @@
 """One attempt at a cell: its command, the progress of its run, and the result.
 
 An interrupted soak is resumed and judged; an interrupted comparison is restarted, because its
-versions took turns and half of the rounds show little.
+versions alternate and half of the rounds show little.
 """
 
 from __future__ import annotations
@@ -120,16 +120,16 @@ def _watch_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[
 
 
 def resume_command(cell: Cell, run_dir: Path) -> list[str]:
-    """Resume an interrupted soak, as a new segment."""
+    """Return the command that resumes an interrupted soak, as a new segment."""
     words = [*_HYBRIDBENCH, "soak", "--resume", str(run_dir), "--ui", "plain"]
     for version in cell.versions:
-        # Code is never run just because a manifest names it: give the files again.
+        # Code is never run just because a manifest names it: pass the defect's file again.
         words += _defect_option(version) if version.endswith(".py") else []
     return words
 
 
 def judge_command(run_dir: Path) -> list[str]:
-    """Judge a run that has ended."""
+    """Return the command that judges a run that has ended."""
     return [*_HYBRIDBENCH, "report", str(run_dir)]
 
 
@@ -235,7 +235,7 @@ def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
 
 
 def _went_on(run_dir: Path) -> bool:
-    """Whether the verdict is older than the last sample: a later segment was interrupted."""
+    """Whether the verdict is older than the last sample, because a later segment was cut off."""
     return (run_dir / VERDICT).stat().st_mtime < (run_dir / SAMPLES).stat().st_mtime
 
 
@@ -262,7 +262,7 @@ def _compared_findings(
     verdict: ComparisonVerdict, ratios: Sequence[CheckedRatio]
 ) -> Iterator[AttemptFinding]:
     if verdict.failures and verdict.outcome is Outcome.INCONCLUSIVE:
-        # The sides were judged by what is left of the analysis: they may even be SAME.
+        # The sides were judged by the parts of the analysis that worked: they may even be SAME.
         part, said = verdict.failures[0].part, verdict.full_headline
         yield AttemptFinding(BenchError.kind, VerdictKind.INCONCLUSIVE, part, said)
         return
@@ -280,7 +280,7 @@ def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]
-    # A version that crashed has neither: its crash is the finding.
+    # A version that crashed has neither leaks nor metrics: its crash is the finding.
     fell = AttemptFinding("crash", VerdictKind.CRASHED, side.name, side.full_headline)
     yield from found or [fell]
 

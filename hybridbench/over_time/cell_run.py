@@ -31,11 +31,11 @@ from hybridbench.rundir.lock import locked_run
 from hybridbench.sampling.redaction import redacted
 from hybridbench.targets.background_process import Completed
 
-# Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
+# Boot, drains, checkpoints, diagnosis and judging on a busy machine, in addition to the traffic.
 _PATIENCE_S: Final = 900.0
 # A soak whose parent was killed drains and reports before it unlocks its directory.
 _LETTING_GO_S: Final = 90.0
-# Two interim analyses that agree on an extended run must be a minute apart: less decides nothing.
+# An extended run ends when two interim analyses a minute apart agree: less decides nothing.
 _EXTEND_AT_LEAST_S: Final = 60.0
 _SIGNALLED = (int(ExitCode.INTERRUPTED), int(ExitCode.TERMINATED))
 _CONSOLE: Final = "console.txt"
@@ -48,7 +48,7 @@ class CellRun:
     Args:
         nightly: the nightly run from the plan.
         planned: the cell.
-        cell_dir: holds cell.json and a folder for each attempt; created here.
+        cell_dir: holds cell.json and a folder for each attempt; created if missing.
         child: runs the commands; stopping it stops the cell.
         say: receives progress lines.
         deadline_s: an undecided cell is not extended beyond this monotonic time.
@@ -145,9 +145,9 @@ class CellRun:
         )
 
     def _extend_s(self, wanted: NextAttempt) -> float:
-        """Return how long an undecided run may be extended: by the plan, or the time that is left.
+        """Return how long an undecided run may be extended: as the plan allows, if time is left.
 
-        Only undecided runs lose their extension to lack of time: failures are always confirmed.
+        Lack of time shortens only these extensions; failures are always confirmed.
         """
         left_s = self.deadline_s - self.clock.monotonic_s() - wanted.duration_s - OVERHEAD_S
         if left_s >= wanted.extend_s:
@@ -155,7 +155,7 @@ class CellRun:
         return float(int(left_s)) if left_s >= _EXTEND_AT_LEAST_S else 0.0
 
     def _made(self, attempt: Attempt) -> Attempt:
-        """Make or resume the attempt; its exit code stays None if a signal ended it."""
+        """Run or resume the attempt; its exit code stays None if a signal ended it."""
         store = self.cell_dir / f"attempt-{attempt.number}"
         make_directory(store)
         command = start_command(self.planned, attempt, store)
@@ -172,7 +172,7 @@ class CellRun:
         return msgspec.structs.replace(attempt, ended_wall_s=self.clock.wall_s())
 
     def _to_its_end(self, attempt: Attempt, command: list[str], store: Path) -> Completed:
-        """Run what is left to do: all of it, the rest of a soak, its judging, or nothing."""
+        """Run what is left to do: the whole attempt, the rest of a soak, its judging or nothing."""
         cell = self.planned.cell
         stored = self._settled(store)
         if stored is None:

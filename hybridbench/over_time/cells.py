@@ -1,4 +1,4 @@
-"""Expand a plan to its cells: what each runs, under an id that is stable as the plan grows."""
+"""Expand a plan into its cells, each with an id that stays the same as the plan grows."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9.]+")
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell with facts specific to this machine and this planning.
+    """A cell with facts that hold only on this machine and for this planning.
 
     Attributes:
-        least_s: no budget shortens it below this: what it needs to decide, or more.
+        least_s: the length below which no budget shortens it: what it needs to decide, or more.
         profile_source: the value of ``--profile``: a path on this machine, never stored.
         watch: the options and the command of a watched run as typed, never stored.
     """
@@ -71,10 +71,10 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCe
 
     Args:
         loaded: the plan.
-        defects: added to every soak, under the same ids: a rehearsal of a regression.
+        defects: injected into every soak, whose ids stay the same, to rehearse a regression.
 
     Raises:
-        ConfigError: an invalid profile, a soak too short to decide, or two cells with one id.
+        ConfigError: an invalid profile, a soak too short to decide, or two cells with the same id.
     """
     known = _Profiles(loaded.path.parent)
     plan = loaded.plan
@@ -134,7 +134,7 @@ def loads_model(cell: Cell) -> bool:
 
 
 def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:
-    """Hash everything that runs, and the rules for running again.
+    """Hash everything that runs, and the rules for reruns.
 
     Waivers are excluded: they are read when cells are merged, and adding one must not invalidate a
     nightly run that is half done.
@@ -194,7 +194,7 @@ def _planned(
     profile = known.get(name, place)
     settings = {key: _setting(value) for key, value in {**plan.set, **entry.set}.items()}
     if settings:
-        # Refuse a wrong key now, not in the first cell at two in the morning.
+        # Refuse a wrong key now, not hours later when its cell runs.
         try:
             profile = profile.with_overrides(settings)
         except ConfigError as error:
@@ -205,7 +205,7 @@ def _planned(
     versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
     served = _model_of_servers(versions)
     model = entry.model or served or profile.model
-    # What a plan says of our workers is not said of servers.
+    # The plan's defaults for our workers do not apply to released servers.
     of_workers: Common = Common() if served else plan
     if served:
         _refuse_of_workers(entry, place)
@@ -219,7 +219,7 @@ def _planned(
         duration_s=duration_s,
         ballast=of_workers.ballast if entry.ballast is None else entry.ballast,
         gc=entry.gc or of_workers.gc,
-        # A comparison has no such option, and a plan's device is that of its soaks.
+        # A comparison has no such option, and a plan's device applies only to its soaks.
         device=entry.device or of_workers.device if isinstance(entry, SoakEntry) else None,
         settings=settings,
         # Only comparisons have thresholds on ratios.
@@ -246,12 +246,12 @@ def _planned(
     cell = msgspec.structs.replace(
         cell, work=_work(cell, profile), versions=(*cell.versions, *extra)
     )
-    # A cell that is shorter than the plan's minimum is so on purpose.
+    # A cell that is shorter than the plan's minimum is short on purpose.
     return PlannedCell(cell, min(least_s, duration_s), known.source(name))
 
 
 def _refuse_of_workers(entry: SoakEntry | CompareEntry, place: str) -> None:
-    """Refuse now what ``soak`` and ``compare`` refuse of released servers in every cell.
+    """Refuse keys that ``soak`` and ``compare`` would refuse for released servers in every cell.
 
     Raises:
         ConfigError: the entry has a key that applies only to engines in our workers.

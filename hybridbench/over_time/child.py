@@ -13,7 +13,7 @@ from hybridbench.targets.background_process import BackgroundProcess, Completed
 class Child:
     """The running command, if any; signals to this process are passed on to it.
 
-    The command has a session of its own, so that Ctrl-C on a terminal reaches it once, through us.
+    The command runs in its own session, so that Ctrl-C on a terminal reaches it once, through us.
     If this process is killed, the kernel terminates the command: it drains and stores its results,
     and a later ``nightly cell`` continues from there.
     """

@@ -2,8 +2,8 @@
 
 Two commands use it.  `history` has many runs per series: it takes one number from each, learns how
 much healthy runs vary, and finds the run at which a quantity changed.  `nightly` reports what is
-new since one green run.  Two runs cannot show the spread between runs, so there findings are
-compared by signature, rates by each run's own interval, and throughput by a ratio from the plan.
+new since one green run.  Two runs cannot show the spread between runs, so `nightly` compares
+findings by signature, rates by each run's own interval, and throughput by a ratio from the plan.
 `prune` keeps the newest runs of each series.
 """
 
@@ -33,7 +33,7 @@ from hybridbench.thresholds.grammar import Stat
 
 THROUGHPUT: Final = "throughput_tokens_per_s"
 _MIB: Final = 2.0**20
-# What such a run did not find may still be there.
+# What a run with such a verdict did not find may still be there.
 _PROVES_NOTHING: Final = (VerdictKind.CRASHED, VerdictKind.INVALID)
 # Upgrades of the environment are shown with the version, but do not split a series.
 _OF_ENVIRONMENT: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
@@ -41,7 +41,7 @@ _OF_ENVIRONMENT: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
 
 @dataclass(frozen=True)
 class Value:
-    """One quantity of one run; None for an infinite or unknown end."""
+    """One quantity of one run, with its interval; an infinite or unknown end is None."""
 
     value: float
     lower: float | None = None
@@ -53,11 +53,11 @@ class Tracked:
     """A quantity that a history follows from run to run.
 
     Args:
-        name: as in a threshold.
-        metric: its declaration.
-        stat: of the metric.
-        least: the smallest change worth reporting, in its unit; or
-        least_share: as a share of the previous value.
+        name: its name, as in a threshold.
+        metric: name of the declared metric.
+        stat: the statistic of the metric.
+        least: the smallest change worth reporting, in the metric's unit.
+        least_share: the same as a share of the median; the larger of the two applies.
     """
 
     name: str
@@ -140,9 +140,9 @@ def series_facts(manifest: Manifest) -> dict[str, str]:
 
 
 def _watched(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield a watched program's command line and load: one program serves many models.
+    """Yield a watched program's command line and load, since one program serves many models.
 
-    Where the program is installed does not matter: releases lie beside each other.
+    Only the program's file name counts, because releases are installed side by side.
     """
     if "--" not in command:
         return
@@ -156,7 +156,7 @@ def _watched(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def series_key(model: str, profile: str, facts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a key that is equal only for runs of one series, whose ``series_facts`` are given."""
+    """Return the key of a series; ``facts`` are the ``series_facts`` of any of its runs."""
     return (model, profile, *(f"{name}={value}" for name, value in sorted(facts.items())))
 
 
@@ -191,9 +191,9 @@ def series_of(points: Iterable[Point], quantities: Sequence[Tracked] = QUANTITIE
 def against(cell: CellResult, earlier: Sequence[GreenRun], least_ratio: float) -> CellResult:
     """Return ``cell`` with what is new, grown, fixed or slower since the last green run.
 
-    That is the newest in which this cell did the same work on a machine of the same class and did
-    not fail: an undecided run found nothing either.  Findings keep their verdict; only throughput
-    below ``least_ratio`` makes a passing cell fail.
+    It is compared with the newest green run in which this cell did the same work on a machine of
+    the same class and did not fail; an undecided cell counts, as it found nothing either.  Findings
+    keep their verdict; only throughput below ``least_ratio`` makes a passing cell fail.
     """
     for green in earlier:
         base = next((c for c in green.run.cells if _is_baseline(c, cell)), None)

@@ -20,7 +20,7 @@ ALARM_RATE: Final = 3 / 552
 COMPARE_RATE: Final = 0.025
 _GATED: Final = [spec for spec in METRICS if spec.check is Check.TREND and not spec.foreign]
 GATED_METRICS: Final = sum(not spec.on_device for spec in _GATED)
-"""Of a soak on a CPU."""
+"""The number of gated metrics of a soak on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FalseAlarms:
     extended: bool
     confirmed: bool
     gated_metrics: int = GATED_METRICS
-    """Of each soak; those of a GPU, if one of them runs on one."""
+    """The number for each soak; that of a soak on a GPU if any soak runs on one."""
 
     @property
     def share(self) -> float:

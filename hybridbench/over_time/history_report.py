@@ -1,4 +1,4 @@
-"""A history as a document: per series a row per run, a trend per quantity, and charts."""
+"""A history as a document: for each series a row per run, a trend per quantity, and charts."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ _WORD: Final = {True: "WORSE", False: "BETTER"}
 def history_document(
     series: Sequence[Series], unread: Sequence[Unread], where: str, left: int = 0
 ) -> Document:
-    """Return the report of ``series``, newest first; ``where`` names the results directory, whose
-    other ``left`` runs were not chosen.
+    """Return the report of ``series``, newest first.
+
+    ``where`` names the results directory; ``left`` of its runs were not selected.
     """
     changes = [
         (one, trend, change) for one in series for trend in one.trends for change in trend.changes
@@ -106,7 +107,7 @@ def series_title(one: Series, every: Sequence[Series]) -> str:
 
 
 def _name(one: Series) -> str:
-    """The model and the profile; a watched program has no profile."""
+    """Return the model and the profile; a watched program has no profile."""
     return " / ".join(filter(None, (one.model, one.profile)))
 
 
@@ -263,7 +264,7 @@ def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> str:
 def _series_json(one: Series) -> dict[str, JsonValue]:
     runs = [to_json(point) for point in one.points]
     for run in runs:
-        # What all of them share is stored once, outside.
+        # What all runs share is stored once, in the series.
         del run["model"], run["profile"], run["facts"]
     return {
         "model": one.model,

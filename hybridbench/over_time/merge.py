@@ -48,10 +48,10 @@ class Found:
 
 
 def find_cells(places: Sequence[Path]) -> Found:
-    """Return all cells below ``places``; of duplicates the finished one, then the later one.
+    """Return all cells below ``places``; of duplicates, prefer a finished one, then the latest.
 
     Raises:
-        RunDirectoryError: a directory does not exist, or the cells are of two plans or engines.
+        RunDirectoryError: a directory does not exist, or the cells belong to two plans or engines.
     """
     cells: dict[str, CellRecord] = {}
     notes = []
@@ -108,7 +108,7 @@ def merged(
         # An attempt that was killed did not store its end.
         ended_wall_s=max((a.ended_wall_s or a.started_wall_s for a in attempts), default=0.0),
         green=green and not rehearsed,
-        # Neutral cells do no harm, but a run with nothing else is not green.
+        # Neutral cells do not fail a run, but a run with only neutral cells is not green.
         exit_code=failed[0].exit_code if failed else int(ExitCode.CLEAN) if green else undecided,
         word="FAIL" if failed else "PASS" if green else "INCONCLUSIVE",
         headline=_headline(cells, failed) + _left_out(len(plan.left_out), allow_partial),
@@ -120,10 +120,10 @@ def merged(
 
 
 def plan_of(found: Found, places: Sequence[Path]) -> PlanRecord:
-    """Return the plan that the cells carry.
+    """Return the plan stored in the cells.
 
     Raises:
-        RunDirectoryError: there is no cell to carry one, or none can be read.
+        RunDirectoryError: there is no cell, or none can be read.
     """
     for record in found.cells.values():
         return record.plan

@@ -61,7 +61,7 @@ def nightly_document(run: NightlyRun, name: str, pages: Mapping[str, str] = NOWH
 
     Args:
         run: the merged run.
-        name: of its directory.
+        name: the name of its directory.
         pages: by cell id, the path from that directory to the report of the deciding run.
     """
     return Document(
@@ -125,7 +125,7 @@ def _answer(run: NightlyRun) -> Iterator[Fact]:
 
 
 def _by_cells(found: Iterable[tuple[str, str, str]]) -> str:
-    """Group by cells: ``TreeNode in one, two until 2027-01-31``, from subject, end and cell."""
+    """Join (subject, end, cell) items, cells grouped: ``TreeNode in one, two until 2027-01-31``."""
     cells: dict[tuple[str, str], list[str]] = {}
     for what, end, cell in found:
         cells.setdefault((what, end), []).append(cell)
@@ -150,7 +150,7 @@ def _gates(run: NightlyRun) -> Iterator[Gate]:
         seen = set()
         for entry in cell.findings:
             gate = f"{entry.finding.kind} of {entry.finding.subject}"
-            # One finding may name two drivers; use its first answer for the gate.
+            # The same kind and subject may be found with two drivers; only the first has a gate.
             if entry.waived and gate not in seen:
                 seen.add(gate)
                 text = f"{entry.finding.title}; waived {entry.waived}"
@@ -259,7 +259,7 @@ def _counts(entry: CellFinding) -> bool:
 
 
 def _entries(run: NightlyRun) -> Iterator[tuple[CellResult, CellFinding]]:
-    """Return all findings with their cells: those that count, waived ones, undecided ones."""
+    """Return all findings with their cells: first those that count, then waived, then undecided."""
     every = [(cell, entry) for cell in run.cells for entry in cell.findings]
 
     def place(pair: tuple[CellResult, CellFinding]) -> tuple[bool, bool]:

@@ -95,7 +95,7 @@ def _runner(cell: Cell) -> str | list[str]:
 
 
 def _minutes(planned: PlannedCell, nightly: PlannedRun) -> int:
-    """Return a cell's time limit: all runs that the policy allows, extended, plus half."""
+    """Return a cell's time limit: all runs that the policy allows, extended, with a margin."""
     policy = nightly.record.policy
     runs = 1 + policy.rerun_statistical_leak + policy.rerun_invalid
     run_s = planned.cell.duration_s + OVERHEAD_S

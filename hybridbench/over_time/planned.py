@@ -1,4 +1,4 @@
-"""A plan made ready to run: its cells within the budget, and the part that every cell carries."""
+"""A plan made ready to run: its cells within the budget, and the record that every cell stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESERVE: Final = 0.2
 
 @dataclass(frozen=True)
 class Budgeted:
-    """The cells that fit, shortened; ``left_out`` do not fit; ``needed_s`` is the total time."""
+    """The cells that fit, shortened, and those ``left_out``; ``needed_s`` is the total time."""
 
     cells: tuple[PlannedCell, ...]
     left_out: tuple[PlannedCell, ...]
@@ -59,8 +59,8 @@ def plan_run(
     """Return the nightly run of a plan; ``budget_s`` overrides the plan's own.
 
     Raises:
-        ConfigError: the plan is wrong: one sentence with file and line.
-        UsageError: not one cell fits into the budget.
+        ConfigError: the plan is invalid: one sentence with file and line.
+        UsageError: not even one cell fits into the budget.
     """
     loaded = load_plan(name_or_path)
     plan = loaded.plan

@@ -1,4 +1,4 @@
-"""A stored run as a point of its history: when, what, and one value for each quantity."""
+"""A stored run as a point of its history: its start, its engine, and a value for each quantity."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _value(quantity: Tracked, judged: VerdictValues) -> Value | None:
 
 
 def _growth(metric: str, judged: VerdictValues) -> MeasuredRate | None:
-    """Return the growth of ``metric`` in the run, or that of all its processes together."""
+    """Return the growth of ``metric`` in the run, or the total of all its processes."""
     of_run = [m.rate_per_hour for m in judged.metrics if m.metric == metric]
     if of_run:
         return of_run[0]

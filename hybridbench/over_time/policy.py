@@ -1,4 +1,4 @@
-"""The result of a cell's attempts after waivers, and whether another is due; pure functions."""
+"""Pure functions: the result of a cell's attempts after waivers, and whether another is due."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def expired(waivers: Iterable[Waiver], today: date) -> tuple[Waiver, ...]:
 def next_attempt(rules: Rules, attempts: Sequence[Attempt]) -> NextAttempt | None:
     """Return the run to make after ``attempts``, all of which have ended; None if it is decided.
 
-    A purely statistical failure is tried once with another seed, an INVALID run once more.
-    Each happens once in the life of a cell.  Undecided soaks were already extended as far as
-    allowed, and undecided comparisons ran for their maximum time: neither is repeated.
+    A purely statistical failure is rerun with another seed, and an INVALID run is retried, each at
+    most once per cell.  Undecided soaks were already extended as far as allowed, and undecided
+    comparisons ran for their maximum time: neither is repeated.
     """
     cell, policy = rules.cell, rules.policy
     extend_s = extension_s(cell, policy)
@@ -145,7 +145,7 @@ def result(rules: Rules, attempts: Sequence[Attempt]) -> CellResult:
     unconfirmed = failed[-1] if len(failed) == 1 and failed[0] is not last else None
     deciding = failed[-1] if failed and unconfirmed is None else last
     kind = rules.kind(deciding) or VerdictKind.INVALID
-    # Whatever a comparison found, it is worse than the first version.
+    # A failure in a comparison means that a version is worse than the first.
     worse = rules.cell.kind is CellKind.COMPARE and kind in _FAILURES
     word = "REGRESSION" if worse else kind.value
     state = _state(kind, rules.policy)
@@ -185,7 +185,7 @@ def missing(
 
 
 def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> str:
-    """Summarise a cell in a sentence, saying if a leak is waived."""
+    """Summarise a cell in a sentence that says whether a finding is waived."""
     waived = sum(bool(entry.waived) for entry in findings)
     if waived and word != attempt.verdict:
         return f"{word} but for what is waived ({waived}); as it ran: {attempt.headline}"
@@ -193,7 +193,7 @@ def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> s
 
 
 def _undecided(rules: Rules, attempt: Attempt) -> tuple[str, ...]:
-    """Report a run that ended undecided because it was denied the plan's extension."""
+    """Return a note if the run is undecided and had no time for the plan's full extension."""
     if rules.kind(attempt) is not VerdictKind.INCONCLUSIVE:
         return ()
     if attempt.extend_s >= extension_s(rules.cell, rules.policy):
@@ -203,7 +203,7 @@ def _undecided(rules: Rules, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _only_statistics(rules: Rules, attempt: Attempt) -> bool:
-    """Whether it failed, and every failure is only statistical."""
+    """Whether the attempt failed, and every failure is only statistical."""
     if rules.kind(attempt) not in _FAILURES:
         return False
     counted = [entry.finding for entry in rules.judged(attempt) if not entry.waived]

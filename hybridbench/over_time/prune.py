@@ -34,7 +34,7 @@ _FOREIGN_NAMED: Final = 3
 _KNOWN: Final = RECORDED | WRITTEN_PAGES
 # The folders around a nightly run's results hold a lock and command output.
 _AROUND_RESULTS: Final = frozenset({LOCK, "console.txt"})
-# Left by a kill in the middle of write_atomically.
+# Left behind by a process that was killed in write_atomically.
 _PART: Final = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{6}\.part")
 
 
@@ -43,8 +43,8 @@ class Rules:
     """What is kept; everything else is deleted.
 
     Args:
-        keep: keep the newest N of each kind, model, profile and plan; for runs, of those that
-            belong to one `history` and have the same defects.
+        keep: keep the newest N of each kind, model, profile and plan; runs also need the same
+            `history` series and the same defects to count together.
         keep_days: keep those that began less than this many days ago.
         keep_failed: keep those whose verdict is not good.
         leaks: also delete leaks.
@@ -126,7 +126,7 @@ def size_of(path: Path) -> int:
 def _reasons_to_keep(
     entry: RunSummary, rules: Rules, now_wall_s: float, rank: int, is_baseline: bool
 ) -> Iterator[str]:
-    """Yield reasons to keep it: first those independent of rules, last the slowest to check."""
+    """Yield reasons to keep ``entry``: those independent of rules first, the slowest last."""
     if entry.writer is not None:
         yield f"process {entry.writer} writes it"
     if (entry.path / KEEP).exists():
@@ -161,7 +161,7 @@ def _is_young(started_wall_s: float | None, now_wall_s: float, days: float) -> b
 
 
 def _foreign(path: Path) -> str:
-    """Explain why it is kept whatever the rules: parts of it are not ours; otherwise empty."""
+    """Explain why ``path`` is kept whatever the rules: parts are not ours; empty if all are."""
     if not is_ours(path):
         return _NOT_OURS
     files = list(islice(_foreign_files(path), _FOREIGN_NAMED + 1))
@@ -173,9 +173,9 @@ def _foreign(path: Path) -> str:
 
 
 def _foreign_files(path: Path) -> Iterator[Path]:
-    """Yield what is below ``path``, which is ours, but was not written by us; relative to it.
+    """Yield what is below ``path`` and was not written by us; relative to ``path``, which is ours.
 
-    A file is ours by its name in a directory that is ours by its content; a link never is.
+    A file is ours if it has a known name in a directory whose content is ours; a link never is.
     """
     for folder, folders, files in os.walk(path):
         place = Path(folder)
@@ -190,7 +190,7 @@ def _foreign_files(path: Path) -> Iterator[Path]:
 
 
 def _ranks(entries: Sequence[RunSummary]) -> dict[Path, int]:
-    """Count how many of the same group are newer; ``entries`` are a store's, newest first."""
+    """Return how many entries of its group are newer, for each of ``entries``, newest first."""
     seen: dict[tuple[str, ...], int] = defaultdict(int)
     ranks: dict[Path, int] = {}
     for entry in entries:
@@ -204,8 +204,8 @@ def _ranks(entries: Sequence[RunSummary]) -> dict[Path, int]:
 def _group(entry: RunSummary) -> tuple[str, ...]:
     """Return the group within which the newest are kept: only comparable runs share one.
 
-    A healthy run is no baseline for a run with a defect, or with another collector, device, trace
-    or load.
+    A healthy run is not a baseline for a run with a defect, or with another collector, device,
+    trace or load.
     """
     facts: dict[str, str] = {}
     if entry.kind is EntryKind.RUN and not entry.problem:
@@ -216,8 +216,9 @@ def _group(entry: RunSummary) -> tuple[str, ...]:
 
 
 def _compared(comparisons: Sequence[RunSummary]) -> dict[Path, str]:
-    """Return the runs that ``comparisons`` need, each with the name of one: without them, a
-    comparison of stored runs can no longer be read.
+    """Return the runs that ``comparisons`` need, each with the name of one of them.
+
+    Without its runs, a comparison of stored runs can no longer be read.
     """
     needed: dict[Path, str] = {}
     for entry in comparisons:
@@ -236,8 +237,8 @@ def _baselines(store: Path) -> set[Path]:
 
 
 def _delete_tree(path: Path) -> None:
-    """Delete ``path``, in every folder its markers last; delete a link, not its target."""
-    # Waiters for the lock find it held until the end.
+    """Delete ``path``, the markers of every folder last; delete a link, not its target."""
+    # The lock goes last of all, so that a waiter finds it held until the end.
     for inner in sorted(path.iterdir(), key=lambda one: (one.name == LOCK, one.name in MARKERS)):
         if inner.is_dir() and not inner.is_symlink():
             _delete_tree(inner)

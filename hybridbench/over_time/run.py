@@ -1,4 +1,4 @@
-"""The directories of `hybridbench nightly`: run one cell, run all, merge."""
+"""Run one cell of a nightly run, run all of them, or merge them, and write their directories."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CellRunner:
         return self._run(cell, out, self._budget_s)
 
     def run_all(self, out: Path) -> int | None:
-        """Run all cells that are not finished; 130 or 143 if a signal ended that, else None.
+        """Run all unfinished cells; return 130 or 143 if a signal ended them, else None.
 
         Raises:
             RunDirectoryError: ``out`` holds cells of another plan, or cannot be written.
@@ -104,7 +104,7 @@ class CellRunner:
             try:
                 plan = read_cell(path).plan
             except RunDirectoryError:
-                # A damaged one is refused by name when its turn comes.
+                # A damaged cell is refused by name when its turn comes.
                 continue
             if plan.hash != record.hash:
                 raise RunDirectoryError(
@@ -134,7 +134,7 @@ class MergeOptions:
     """How cells are merged.
 
     Attributes:
-        plan: whose cells are expected; None: the plan that the cells carry.
+        plan: the plan whose cells are expected; None: the plan stored in the cells.
         baselines: nightly runs or directories of them; None: those next to the merged one.
         keep: where a green run is stored as a baseline, if anywhere.
         allow_partial: a run may be green although the budget dropped cells.
@@ -175,7 +175,7 @@ def merge_cells(
     try:
         return document, _write_merged(run, document, out, options.keep)
     except RunDirectoryError as error:
-        # A disk that is full after hours of soaks does not hide what they found.
+        # A disk that is full after hours of soaks must not hide what they found.
         return document, (Failure("the report", str(error), ""),)
 
 

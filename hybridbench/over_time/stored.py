@@ -67,7 +67,7 @@ class GreenRun:
 def green_runs(places: Sequence[Path], but: Path | None = None) -> list[GreenRun]:
     """Return the green runs in or directly below ``places``, newest first, except ``but``.
 
-    Unreadable runs are skipped: a damaged one is no baseline, and no reason to stop.
+    Unreadable runs are skipped: a damaged run is not a baseline, but no reason to stop.
     """
     found: dict[Path, GreenRun] = {}
     for path in _files(places):
@@ -93,7 +93,7 @@ def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
         folder = place / name
         make_directory(folder)
         write_record(folder / NIGHTLY, run)
-        # Not ``place`` itself, which may be a nightly run, nor what a link leads to.
+        # Consider neither ``place`` itself, which may be a nightly run, nor the target of a link.
         kept = [run for run in green_runs([place]) if (place / run.name / NIGHTLY).is_file()]
         for old in kept[_KEPT:]:
             # Delete only what was created here: a directory with other files stays.
