@@ -1,1 +1,1 @@
-"""Compare versions of the engine: resolve them, run them in turns, store the results."""
+"""Compare versions of the engine: resolve them, run them alternately, store the results."""

@@ -1,10 +1,10 @@
-"""Clock of a block served in slices: excludes the time while its version is frozen."""
+"""Clock of a block served in slices; it excludes the time for which its version is frozen."""
 
 from __future__ import annotations
 
 
 class ActiveClock:
-    """Records the frozen intervals of one block.  Timestamps are of the monotonic clock."""
+    """Records the frozen intervals of one block, in times of the monotonic clock."""
 
     def __init__(self) -> None:
         self._stops: list[tuple[float, float]] = []
@@ -29,7 +29,7 @@ class ActiveClock:
         return stop[1] - stop[0]
 
     def between(self, start_s: float, end_s: float) -> float:
-        """Seconds between ``start_s`` and ``end_s`` in which the version was not frozen."""
+        """Return the seconds from ``start_s`` to ``end_s`` in which the version was not frozen."""
         stopped_s = sum(
             max(0.0, min(end_s, thawed_s) - max(start_s, frozen_s))
             for frozen_s, thawed_s in self._stops

@@ -1,14 +1,14 @@
 """Equal conditions for all workers: one CPU, and similarly contiguous memory pages.
 
-Unpinned, two versions run on different CPUs for a slice or for minutes, and the difference includes
-the other load there: on two busy cores the standard deviation of a pair of 5 s blocks was 4% of
-throughput, pinned to one of them 2%.
+Workers that are not pinned run on different CPUs for a slice or for minutes, and the difference
+between versions then includes the other load on these CPUs.  On two busy cores, the standard
+deviation of a pair of 5 s blocks was 4% of throughput; pinned to one of them, it was 2%.
 
 The kernel allocates its smallest free blocks first, so on a machine with fragmented memory the
 first process gets single pages from all over memory, and the next one fewer of them.  Pages that
-are not contiguous need more TLB entries.  Between two processes of one program this made up to 3%
-of throughput, in proportion to the mean length of their contiguous runs (1.1 to 2.0 pages of 4 KiB,
-from /proc/PID/pagemap).  So scattered pages are kept allocated while workers are built.
+are not contiguous need more TLB entries.  Between two processes of one program, this changed
+throughput by up to 3%, in proportion to the mean length of their contiguous runs (1.1 to 2.0 pages
+of 4 KiB, from /proc/PID/pagemap).  So scattered pages are kept allocated while workers are built.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import numpy as np
 
 from hybridbench.sampling.headroom import available_bytes, memory_limit
 
-# Twice the free memory in blocks of at most 128 KiB on a 24 GiB machine after two hours.
+# Twice what a 24 GiB machine had free in blocks of at most 128 KiB after two hours.
 _MOST_BYTES: Final = 2**30
 _LEAST_BYTES: Final = 2**24
 _SHARE: Final = 1 / 16  # of the available memory, at most
 
 
 def cpu_for_workers() -> int | None:
-    """The last CPU we may use, as the first gets most interrupts; None if there is only one.
+    """Return the last usable CPU, as the first gets most interrupts; None if there is only one.
 
-    With only one, this process, which drives the workers, could not use another CPU.
+    With only one, the workers would share it with this process, which drives them.
     """
     usable = sorted(os.sched_getaffinity(0))
     return usable[-1] if len(usable) > 1 else None

@@ -1,4 +1,4 @@
-"""Find the first commit or release that is worse than a good one, by comparing with the latter."""
+"""Find the first commit or release that is worse than a good one, by comparing each with it."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Tried(Generic[Version]):
 
 @dataclass(frozen=True)
 class Bisected(Generic[Version]):
-    """``suspects`` are the candidates for the first bad version; if single, it is the one."""
+    """``suspects`` are the candidates for the first bad version; a single one is that version."""
 
     suspects: tuple[Version, ...]
     tried: tuple[Tried[Version], ...]
 
 
 def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revision]:
-    """The commits from the good one to the bad one, inclusive, each after all that it contains.
+    """Return the commits from the good one to the bad one, inclusive, each after its ancestors.
 
     Raises:
         UsageError: one is not a commit, or the bad one does not come after the good one.
@@ -74,9 +74,9 @@ def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revis
 
 
 def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
-    """The releases from the good one to the bad one, inclusive.
+    """Return the releases from the good one to the bad one, inclusive.
 
-    The order is backwards if the bad one is older, to search for the release that fixed a bug.
+    They are in reverse order if the bad one is older, to search for the release that fixed a bug.
 
     Args:
         good, bad: release numbers.
@@ -100,7 +100,7 @@ def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
 
 
 def ancestry(commits: Sequence[Revision]) -> list[int]:
-    """What each of ``commits`` contains of them, as `bisect` takes it; branches lie in no row."""
+    """Return which of ``commits`` each one contains, for ``bisect``; history may have branches."""
     index = {revision.commit: number for number, revision in enumerate(commits)}
     contained: list[int] = []
     for number, revision in enumerate(commits):
@@ -114,14 +114,14 @@ def bisect(
     try_one: Callable[[Version], Tried[Version]],
     contained: Sequence[int] | None = None,
 ) -> Bisected[Version]:
-    """Binary search of ``versions``, the first of which is good, for the first bad one.
+    """Search ``versions``, the first of which is good, for the first bad one, by bisection.
 
     The last is tried first: if it is not bad, there is nothing to search for, and ``suspects`` is
-    empty.  A version without an answer is skipped in favour of its nearest neighbour.
+    empty.  If a version has no answer, the next best one is tried instead.
 
     Args:
         versions: each after those that it contains.
-        try_one: compares one with the first.
+        try_one: compares a version with the first.
         contained: bit j of element i is set if version i contains version j; each contains itself
             and the first, and the last contains all.  Default: each contains all before it.
     """
@@ -143,7 +143,7 @@ def bisect(
 
 
 def _middle(suspects: int, contained: Sequence[int], tried: Container[int]) -> int | None:
-    """The untried suspect that contains most nearly half of ``suspects``; None if none is left."""
+    """Return the untried suspect that contains most nearly half of ``suspects``, or None."""
     count = suspects.bit_count()
     left = (i for i in range(len(contained)) if suspects >> i & 1 and i not in tried)
     return min(
@@ -154,7 +154,7 @@ def _middle(suspects: int, contained: Sequence[int], tried: Container[int]) -> i
 
 
 def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:
-    """The leaks by which the second version is worse; empty if it is only slower."""
+    """Return the leaks by which the second version is worse; empty if it is only slower."""
     leaks = verdict.sides[0].leaks
     return frozenset(
         (leak_kind(leak.kind), leak.subject) for leak in leaks if leak.change in _WORSE
@@ -166,7 +166,7 @@ def answer_of(
 ) -> Answer:
     """Classify the second version of a comparison.
 
-    When searching for leaks, they alone decide: an undecided speed does not skip a commit.
+    In a search for leaks only they decide: a commit is not skipped because its speed is undecided.
     """
     changes = {(leak_kind(leak.kind), leak.subject): leak.change for leak in verdict.sides[0].leaks}
     if any(changes.get(symptom) in _WORSE for symptom in symptoms):
@@ -181,7 +181,7 @@ def answer_of(
 
 
 def finished_comparison(store: Path, engines: Sequence[str], settings: str) -> Path | None:
-    """The newest finished comparison in ``store`` of these engines with these settings, or None.
+    """Return the newest finished comparison of these engines with these settings, or None.
 
     An engine is identified by the tree of its commit, or by the name of its release.
     """

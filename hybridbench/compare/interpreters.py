@@ -47,7 +47,7 @@ class Interpreter:
 
 
 def find_interpreter(path: str) -> Interpreter:
-    """The interpreter at ``path``, or that of the environment in the directory ``path``.
+    """Return the interpreter at ``path``, or that of the environment in the directory ``path``.
 
     It runs the engine that it has installed, or the one of this checkout if it has none.
 
@@ -56,7 +56,7 @@ def find_interpreter(path: str) -> Interpreter:
         ConfigError: it cannot import an engine; the missing module is named.
     """
     given = Path(path).expanduser()
-    # Not resolved: Python finds its environment from the path of the link to the interpreter.
+    # Do not resolve the link: Python finds its environment from the path of the link.
     executable = (given / "bin" / "python" if given.is_dir() else given).absolute()
     if not executable.is_file():
         raise UsageError(

@@ -33,7 +33,7 @@ class StartRefusedError(Exception):
 class StartedWorker:
     """A worker that is ready; its owner must stop it.
 
-    ``left_to_engine`` are settings that were not sent because the version does not know all
+    ``left_to_engine`` names settings that were not sent because the version does not support all
     settings; each had this release's default value.
     """
 
@@ -78,7 +78,7 @@ class Launch:
         except ConfigError as error:
             if not self.side.is_foreign:
                 raise
-            # An older engine knows fewer settings; send only those that differ from the defaults.
+            # An older engine has fewer settings; send only those that differ from the defaults.
             fewer = {k: v for k, v in whole.engine.items() if not _is_default(k, v)}
             left = tuple(sorted(set(whole.engine) - set(fewer)))
             try:
@@ -119,7 +119,7 @@ def with_started(
     started: StartedWorker,
     workload: Mapping[str, JsonValue],
 ) -> Manifest:
-    """``manifest`` with the started worker's versions, interpreter and commit."""
+    """Return ``manifest`` with the started worker's versions, interpreter and commit."""
     ready = started.ready
     described = msgspec.structs.replace(
         with_worker(manifest, plan, ready, workload),

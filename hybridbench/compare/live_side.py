@@ -62,7 +62,7 @@ _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0
 _SCAN_PATIENCE_S = 30.0
 _WARM_UP_LIMIT_S = 120.0
-# A longer block is cut: a version that slow is measured by the requests it finished.
+# A longer block is cut short: such a slow version is measured by the requests it finished.
 _BLOCK_TIMES_MAX = 8.0
 _BLOCK_LEAST_LIMIT_S = 60.0
 _CUT = "a block was cut after {:.0f} s: this version is slow"
@@ -76,7 +76,7 @@ class CompareContext:
     directory: Path
     clock: Clock
     interrupts: Interrupts
-    cpu: int | None = None  # of all workers
+    cpu: int | None = None  # to which all workers are pinned
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Block:
     begun_s: float
     before: Mapping[str, float]
     clock: ActiveClock = field(default_factory=ActiveClock)
-    draining: bool = False  # all of it was submitted
+    draining: bool = False  # all of its requests were submitted
     give_up_s: float = math.inf
 
 
@@ -165,7 +165,7 @@ class LiveSide:
         return self._at_work().started.ready
 
     def launch(self) -> None:
-        """Begin to start the first or the next worker; ``start`` waits until it is ready.
+        """Launch the first or the next worker; ``start`` waits until it is ready.
 
         Raises:
             WorkerFailedError: the system cannot start it.
@@ -250,7 +250,7 @@ class LiveSide:
         self._freeze(worker)
 
     def go_on(self, slice_s: float) -> bool:
-        """Serve the block for ``slice_s`` and freeze; return whether all of it has ended.
+        """Serve the block for ``slice_s`` and freeze; return whether the block has ended.
 
         Raises:
             WorkerLostError: the worker died or hangs; see ``record_loss``.
@@ -286,7 +286,7 @@ class LiveSide:
         return BlockDone(start_s, block_values(tally, edges))
 
     def retire(self) -> None:
-        """Shut this process down; another may be launched."""
+        """Shut the worker down; another may be launched."""
         self._leave_out_rest()
         self._leave(self._at_work())
         self._worker = None
@@ -347,7 +347,7 @@ class LiveSide:
         self._traffic.begin(block_workload(self._plan.profile, vocab, seed), requests, tag)
 
     def _serve_on(self, worker: _Worker, until_s: float) -> bool:
-        """Serve until the block has ended, at most until the monotonic time ``until_s``."""
+        """Serve until the block ends or ``until_s`` (monotonic); return whether it has ended."""
         loop, traffic, block = worker.loop, self._traffic, self._block
         if not block.draining:
             cut_s = loop.now_s + self._limit_s - block.clock.between(block.begun_s, loop.now_s)
@@ -356,7 +356,7 @@ class LiveSide:
                     return False
                 self._recorder.note(_CUT.format(self._limit_s))
                 traffic.stop()
-            # Requests that an operator paused would never end otherwise.
+            # Otherwise requests that an operator action paused would never end.
             worker.loop.target.post(Drain())
             block.draining = True
             block.give_up_s = loop.now_s + self._plan.drain_limit_s
@@ -365,13 +365,13 @@ class LiveSide:
 
     @property
     def _limit_s(self) -> float:
-        """Time limit of a block, in the version's own time."""
+        """The time limit of a block, in the version's own time."""
         return max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._context.plan.block_s)
 
     def _rest(self, worker: _Worker) -> None:
         """Count, probe and park after a block; none of it is measured."""
         loop = worker.loop
-        # Still in the traffic's phase, so that the heap scan is part of the judged time.
+        # Scan the heap still in the traffic's phase, so that the scan is part of the judged time.
         loop.post_heap_scan()
         loop.wait_for(loop.no_scan_open, _SCAN_PATIENCE_S)
         worker.steps.checkpoint_at_rest(audit=False)
@@ -397,9 +397,9 @@ class LiveSide:
         worker.started.target.thaw()
 
     def _reading(self, worker: _Worker) -> Mapping[str, float]:
-        """Fresh counters of the worker, from a sample taken now."""
+        """Return fresh counters of the worker, from a sample taken now."""
         loop, sink = worker.loop, self._sink
-        # A pending sample was requested earlier.
+        # A pending sample was requested earlier: wait for it first.
         loop.wait_for(lambda: not loop.sample_open, _SAMPLE_PATIENCE_S)
         seen = sink.samples
         worker.loop.sampler.restart(loop.now_s)

@@ -72,7 +72,7 @@ class RememberingSink:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.counters: dict[str, float] = {}
-        self.samples = 0  # with counters of the worker
+        self.samples = 0  # samples with the worker's counters
         self.peak_rss_bytes = 0.0
         self.rest_bytes: float | None = None
 
@@ -123,7 +123,7 @@ _COSTS = (
 
 
 def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
-    """The values of a block by metric, without those it could not measure.
+    """Return the values of a block by metric, without those it could not measure.
 
     ``throughput_tokens_per_s`` counts served tokens, so a lost cache hit costs time but adds no
     tokens.

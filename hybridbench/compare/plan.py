@@ -41,7 +41,7 @@ class ComparePlan:
         block_s: target duration of a block of the first version; fixes its number of requests.
         slice_s: duration of a version's turn within a block; 0 is the whole block.  The shorter it
             is, the less machine noise remains in the difference.
-        max_time_s: no round begins that would end later than this after the first began.
+        max_time_s: no round begins that would end later than this after the first round began.
         renew_every: rounds after which each version gets a new process; 1: for each block, 0:
             never.
         thresholds: as written; for each version's run, and for ratios to the baseline.
@@ -68,7 +68,7 @@ class ComparePlan:
     command: tuple[str, ...] = ()
 
     def of_side(self, side: Side, directory: Path) -> SoakPlan:
-        """The plan of one version's soak; its actual duration is known only at the end."""
+        """Return the plan of one version's soak; its actual duration is known only at the end."""
         return SoakPlan(
             profile=self._in_blocks(),
             model=self.model,
@@ -89,11 +89,11 @@ class ComparePlan:
 
     @property
     def is_closed_loop(self) -> bool:
-        """Whether requests follow answers, and so wait while their version has no turn."""
+        """Whether requests follow answers, and so wait while their version is frozen."""
         return self.profile.arrival.process == "closed"
 
     def settings_digest(self) -> str:
-        """Hash of all settings except the versions.
+        """Return a hash of all settings except the versions.
 
         Repeating a comparison of the same versions with the same hash would add nothing.
         """
@@ -110,10 +110,10 @@ class ComparePlan:
         )
 
     def _in_blocks(self) -> Profile:
-        """The profile with a sampling cadence for blocks.
+        """Return the profile with a sampling interval and a settle time for blocks.
 
-        If it has no sampling interval: a soak's default is a share of its duration, which is not
-        known yet.  And a pause after every block, not every ten minutes, must be short.
+        A soak's default interval is a share of its duration, which is not known yet.  The settle
+        time must be short, because it passes after every block, not every ten minutes.
         """
         changes: dict[str, str] = {}
         if self.profile.probe.sample_every_s is None:
@@ -125,17 +125,17 @@ class ComparePlan:
 
 
 def digest_of(**settings: object) -> str:
-    """Hash of the settings of a comparison, for ``ComparisonManifest.settings``."""
+    """Return a hash of a comparison's settings, for ``ComparisonManifest.settings``."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def of_one_run(thresholds: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``thresholds`` that apply to a single run: all but ratios."""
+    """Return those of ``thresholds`` that apply to a single run: all but ratios."""
     return tuple(t.text for t in parse_thresholds(thresholds) if t.stat is not Stat.RATIO)
 
 
 def order_of(round_index: int, sides: int) -> tuple[int, ...]:
-    """Order of the sides in a round: ABBA, so that a linear drift favours no version."""
+    """Return the order of the sides in a round: ABBA, so that a linear drift favours no version."""
     there = tuple(range(sides))
     return there if round_index % 2 == 0 else there[::-1]

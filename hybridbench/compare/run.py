@@ -242,10 +242,10 @@ class _Comparison:
         return "rounds"
 
     def _round(self, sides: Sequence[ComparedSide], requests: int) -> bool:
-        """Run one block of each; False if a version was lost, and with it the round."""
+        """Run one block of each side; return False if a version, and so the round, was lost."""
         seed = self._plan.seed + _SEED_STRIDE * (self._rounds + 2)
         order = order_of(self._rounds, len(sides))
-        # All together in slices, or one after another.
+        # Either all together in slices, or one after another.
         together = [order] if self._slice_s() < math.inf else [(index,) for index in order]
         tag = f"{self._rounds + 1}."
         if self._is_renewal_due() and not self._renewed(self._in_order_of_starts(sides)):
@@ -303,14 +303,15 @@ class _Comparison:
         return every > 0 and self._rounds % every == 0 and (self._rounds > 0 or every == 1)
 
     def _in_order_of_starts(self, sides: Sequence[ComparedSide]) -> list[ComparedSide]:
-        """Alternate the order of starts, too: the first process has other conditions."""
+        """Alternate the order of starts as well: the first process has other conditions."""
         swapped = bool(self._rounds // self._plan.renew_every % 2)
         return list(reversed(sides)) if swapped else list(sides)
 
     def _renewed(self, sides: Sequence[ComparedSide]) -> bool:
-        """Start and warm up new processes for the next round; False if one was lost.
+        """Start and warm up new processes for the next round; return False if one was lost.
 
-        All old ones end before any is built, and all are built at the same time: see ``Launch``.
+        All old processes end before any is built, and all are built at the same time, as described
+        in ``Launch``.
         """
         self._each(sides, lambda side: side.retire())
         with self._alike():
@@ -347,10 +348,8 @@ class _Comparison:
         most = self._plan.terms.looks[-1]
         return f"round {self._rounds + 1} of at most {most}: {', '.join(speeds)}"
 
-    # Losing a worker is an outcome in every step.
-
     def _asked(self, side: ComparedSide, step: Callable[[], T]) -> list[T]:
-        """A list of the result of ``step``; empty if the worker was lost."""
+        """Return a list of the result of ``step``; empty if the worker was lost, an outcome too."""
         try:
             return [step()]
         except WorkerLostError as lost:
@@ -386,7 +385,7 @@ def _versions(sides: Sequence[ComparedSide]) -> tuple[ComparedVersion, ...]:
 def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
     """Refuse differently named versions with the same engine files: the result would be SAME.
 
-    Equal names are intended: they show the difference between two runs of one engine.
+    Equal names are accepted: they show the difference between two runs of one engine.
 
     Raises:
         SameEngineError: they are the same engine.
@@ -405,7 +404,7 @@ def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
 
 
 def _identity(side: ComparedSide) -> str:
-    """One line about the engine that actually runs."""
+    """Return one line about the engine that actually runs."""
     ready = side.ready
     parts = [f"engine {ready.engine_files_sha256[:12]} ({ready.engine_files} files)"]
     origin = side.side.origin

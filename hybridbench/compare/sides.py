@@ -55,7 +55,7 @@ class Side:
         return self.kind in {"git", "python"}
 
     def compared(self, run: str, engine_hash: str, lost: str | None = None) -> ComparedVersion:
-        """The entry in comparison.json; ``run`` is the run directory relative to it."""
+        """Return the entry in comparison.json; ``run`` is the run directory relative to it."""
         return ComparedVersion(
             self.name, self.kind, run, engine_hash or None, lost, unknown=self.origin.stored()
         )
@@ -69,7 +69,7 @@ def resolved_sides(names: Sequence[str], targets: Path = Path()) -> Iterator[tup
 
     Raises:
         UsageError: a name is unknown; raised before anything is made.
-        ConfigError: a defect's file defines none, or an interpreter cannot run an engine.
+        ConfigError: a defect's file defines no defect, or an interpreter cannot run an engine.
     """
     found = [_found(name, targets) for name in names]
     with ExitStack() as made:
@@ -107,7 +107,7 @@ def server_sides(names: Sequence[str]) -> tuple[Side, ...]:
 
 
 def defect_words(names: Sequence[str]) -> list[str]:
-    """The defects among the versions ``names``, as values of ``--defect``."""
+    """Return the defects among the versions ``names``, as values of ``--defect``."""
     return [
         name.removeprefix(_DEFECT)
         for name in names
@@ -120,7 +120,7 @@ def _prefixed(name: str) -> bool:
 
 
 def _found(name: str, targets: Path) -> Side | Revision:
-    """The version ``name``, or a revision that still has to be checked out."""
+    """Return the version ``name``, or a revision that still has to be checked out."""
     if name == TREE:
         return Side(name, "tree")
     if name.startswith(_GIT):

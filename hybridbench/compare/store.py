@@ -1,7 +1,7 @@
 """The directory of a comparison: its manifest, its raw blocks, and a run directory per side.
 
 ``comparison.json`` says what was compared and how it ended; ``blocks.jsonl`` has a line per block,
-written when the block ends.  Neither contains a verdict: each reader judges them anew.
+written when the block ends.  Neither contains a verdict: every reader judges the blocks again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StoredComparison:
 def judged_comparison(
     stored: StoredComparison,
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
-    """The verdict with its texts, and the checked thresholds on ratios."""
+    """Return the verdict with its texts, and the checked thresholds on ratios."""
     compared = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
     return check_ratios(compared, stored.manifest.thresholds)
 
@@ -136,7 +136,7 @@ def opened_comparison(
         with ComparisonWriter(directory, known) as writer:
             yield writer
     except (ConfigError, SameEngineError, UsageError) as error:
-        # Nothing ran: an empty directory would be of no use.
+        # If nothing ran, do not leave an empty directory behind.
         if remove_unused(directory):
             raise
         kept = f"{error} What has run is kept in {directory}."
@@ -144,10 +144,10 @@ def opened_comparison(
 
 
 def read_comparison(path: Path) -> StoredComparison:
-    """Read the comparison in ``path``, and judge every side's run on its own.
+    """Read the comparison in ``path``, and judge every side's run separately.
 
     Raises:
-        RunDirectoryError: there is none, it is damaged, or a later version wrote it.
+        RunDirectoryError: it is missing, damaged, or was written by a later version.
     """
     manifest = read_comparison_manifest(path)
     if len(manifest.versions) < 2:
@@ -185,7 +185,7 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
     """Read ``comparison.json`` in ``path``.
 
     Raises:
-        RunDirectoryError: it is missing, damaged, or of a later version.
+        RunDirectoryError: the file is missing, damaged, or was written by a later version.
     """
     stored = read_document(
         path / COMPARISON,

@@ -37,8 +37,9 @@ class StoredPlan:
     """A comparison whose sides run at different times, without interleaving.
 
     A live version is soaked with the settings and duration of the first stored run, if
-    ``max_time_s`` allows it; a server by its plan in ``soaks``, keyed by the side's name.
-    ``settings`` is a digest of everything except the versions; None if stored runs determine them.
+    ``max_time_s`` allows it.  A server is soaked by its plan in ``soaks``, keyed by the side's
+    name.  ``settings`` is a digest of everything except the versions; None if stored runs determine
+    the settings.
     """
 
     sides: tuple[Side, ...]
@@ -61,8 +62,8 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     """Compare the sides, after running those without a stored run.
 
     Raises:
-        UsageError: the sides are not comparable, one run is given twice, or a live one would take
-            too long.
+        UsageError: the sides are not comparable, a run is given twice, or the soak of a live
+            version would take too long.
         RunDirectoryError: a run cannot be read, or the store cannot be written.
     """
     stored = [(side, side.run_dir) for side in plan.sides if side.run_dir is not None]
@@ -104,10 +105,10 @@ def _refuse_twice(run_dirs: Sequence[Path]) -> None:
 
 
 def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakPlan:
-    """The soak plan for live versions, taken from the first stored run.
+    """Return the soak plan for live versions, taken from the first stored run.
 
     Raises:
-        UsageError: it would take too long, or that run was of another kind.
+        UsageError: the soak would take too long, or the stored run is of another program.
     """
     assert stored.run_dir is not None
     if manifest.target.kind == OBSERVED:
@@ -169,7 +170,7 @@ def _run_like(like: SoakPlan, plan: StoredPlan, side: Side, directory: Path) -> 
 
 
 def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> SoakPlan:
-    """The soak of a live version: the stored run's plan with this version's changes."""
+    """Return the soak plan of a live version: the stored run's plan with this version's changes."""
     return replace(
         like,
         store=directory,
@@ -184,8 +185,9 @@ def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> Soak
 
 
 def _refuse_live(like: SoakPlan, plan: StoredPlan, stored: Sequence[tuple[Side, Manifest]]) -> None:
-    """Refuse before a soak as long as a stored run, rather than after it, what this machine and
-    today's settings of the profile rule out.
+    """Refuse a live version that this machine or the profile's present settings make incomparable.
+
+    Its soak is as long as the stored run, so this is checked before it, not only after.
     """
     manifests = {side.run_dir: manifest for side, manifest in stored}
     known = []

@@ -15,7 +15,7 @@ from hybridbench.workload.step_paced import StepPaced, is_step_paced
 
 
 def block_workload(profile: Profile, vocab_size: int, seed: int) -> Workload:
-    """The workload of a block of ``profile``.
+    """Return the workload of one block of ``profile``.
 
     If nothing in it depends on a clock, it is paced in engine steps, so that all versions get the
     same requests at any speed.

@@ -37,13 +37,13 @@ class Revision:
 
 
 def find_revision(ref: str, root: Path | None = None) -> Revision:
-    """The commit that ``ref`` names.
+    """Return the commit that ``ref`` names.
 
     It is looked up in the repository at ``root`` if given, else in that of the working directory if
     it holds this engine, else in the checkout that this process was imported from.
 
     Raises:
-        UsageError: no repository, no such revision, or one older than the worker.
+        UsageError: no repository, no such revision, or a revision older than the worker.
     """
     roots = [root] if root is not None else _candidates()
     if not roots:
@@ -102,7 +102,7 @@ def worktree(revision: Revision) -> Iterator[Path]:
 
 
 def _candidates() -> list[Path]:
-    """Repositories that may hold the engine, nearest first."""
+    """Return the repositories that may hold the engine, nearest first."""
     found: list[Path] = []
     for place in (Path.cwd(), Path(hybridbench.__file__).parents[1]):
         top = git(place, "rev-parse", "--show-toplevel")
