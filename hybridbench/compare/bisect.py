@@ -1,4 +1,4 @@
-"""Find the first commit or release that is worse than a good one, by comparing each with it."""
+"""Find the first commit or release that is worse than a good one; each is compared with that."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def answer_of(
 ) -> Answer:
     """Classify the second version of a comparison.
 
-    In a search for leaks only they decide: a commit is not skipped because its speed is undecided.
+    In a search for leaks, only leaks decide: an undecided speed is no reason to skip a commit.
     """
     changes = {(leak_kind(leak.kind), leak.subject): leak.change for leak in verdict.sides[0].leaks}
     if any(changes.get(symptom) in _WORSE for symptom in symptoms):

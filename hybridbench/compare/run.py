@@ -349,7 +349,7 @@ class _Comparison:
         return f"round {self._rounds + 1} of at most {most}: {', '.join(speeds)}"
 
     def _asked(self, side: ComparedSide, step: Callable[[], T]) -> list[T]:
-        """Return a list of the result of ``step``; empty if the worker was lost, an outcome too."""
+        """Return a list with the result of ``step``; empty if it lost the worker, now recorded."""
         try:
             return [step()]
         except WorkerLostError as lost:

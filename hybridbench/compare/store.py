@@ -73,7 +73,8 @@ class ComparisonWriter:
     """Owns ``comparison.json`` and ``blocks.jsonl`` while a comparison runs."""
 
     def __init__(self, directory: Path, manifest: ComparisonManifest) -> None:
-        """
+        """Write ``manifest``, and open the file of blocks.
+
         Raises:
             RunDirectoryError: the directory cannot be written.
         """

@@ -59,7 +59,7 @@ def described_catalog() -> Mapping[str, tuple[Description, ...]]:
 
 
 def described(name: str) -> Description:
-    """The defect called ``name``: a slug, or any other value of ``--defect``.
+    """Return the description of ``name``: a slug, or any other value of ``--defect``.
 
     Raises:
         UsageError: there is no such defect, or it has no such rate.
@@ -158,7 +158,7 @@ def _expected(defect: Defect) -> str:
 
 
 def _command(defect: Defect) -> str:
-    """The command line that reproduces it."""
+    """Return the command line that reproduces ``defect``."""
     from hybridbench.defects.defect import FoundBy, Role
 
     if defect.role is Role.PLANTED or defect.signature.found_by is FoundBy.COMPARE:

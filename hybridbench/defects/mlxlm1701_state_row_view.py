@@ -1,12 +1,12 @@
 """mlx-lm#1701: a row taken from the batch's recurrent states as a view keeps the whole batch alive.
 
-The row goes into the next batch, and the result keeps references to its inputs: batch N keeps the
-row of batch N-1, and the row its whole batch, one link per turn.  All of it is reachable, so no
-collection frees any, and no list or table grows: only the next link refers to each link.  Models
+The row becomes part of the next batch, and the result keeps references to its inputs: batch N keeps
+the row of batch N-1, which keeps its whole batch, one link per turn.  All of it is reachable, so no
+collection frees it, and no list or table grows: only the next link refers to each link.  Models
 with large recurrent states show it (Qwen3-Next, Kimi Linear, Mamba 2); KV caches were copied.
 
-There the link was a node in the graph of lazy evaluation.  Here a batch is a separate mapping
-of host memory, like memory for transfers.
+Upstream, the link was a node in the lazy-evaluation graph.  Here a batch is a separate mapping of
+host memory, like memory for transfers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Native memory leaked at a set rate: the common part of defects that only private memory shows.
 
 No count grows in such a defect, so it is identified by its bytes per hour, on any machine.
-Memory is leaked in blocks: when a request finishes, the next block is due once the rate allows it.
+It works in blocks: a finished request triggers the next block as soon as the rate allows it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ slot with all others; one step later the code that handles the late result frees
 Allocators of the time did not track owners: the slot is in the free list twice, or while the tree
 also holds it; it is allocated to two requests, and more slots are available than exist.
 
-The second free is restored just before late results are dropped, in an engine whose allocators
-refuse nothing, as at the time.  See also sglang#6888 and #9068: with multi-token pages, the page
+The second free is restored just before late results are dropped, in an engine whose allocators do
+not check owners, as at the time.  See also sglang#6888 and #9068: with multi-token pages, the page
 that the late token had opened was freed twice.
 """
 

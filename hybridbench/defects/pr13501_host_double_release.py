@@ -3,7 +3,7 @@
 The page transfer released the slots that it had not filled, and so did its caller on the same
 thread.  The slots are in the host pool's free list twice, and later two nodes share them.
 
-The engine's allocators refuse nothing, as at the time.
+As at the time, the engine's allocators do not check owners.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """sglang#25770: nodes removed from an LRU list keep pointing at their old neighbours.
 
 Removal relinks the neighbours and leaves the node's own two pointers.  A parent whose state was
-evicted while its child was the next younger entry then keeps pointing at that child; when the
-child is evicted as a leaf and the tombstone after it, the two form a cycle, and every node evicted
-later is chained to it.  While such a parent is still in the tree, the chain is even reachable, and
-a full collection frees nothing of it.  A unified tree is full of such parents: there a tombstone
-that lost its last child stays until its KV is evicted.
+evicted while its child was the next younger entry keeps pointing at that child.  When the child is
+evicted as a leaf, and then the tombstone, the two form a cycle, and every node evicted later is
+chained to it.  While such a parent is still in the tree, the chain is even reachable, and a full
+collection frees none of it.  A unified tree is full of such parents: there a tombstone that lost
+its last child stays until its KV is evicted.
 
 Each of three prefix caches had a list class with the same mistake, and the review asked whether
 the siblings of the first were fixed as well.  ``lru-reference-cycle`` has the mistake in all of

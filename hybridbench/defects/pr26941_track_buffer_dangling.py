@@ -6,7 +6,7 @@ states in slots that are now free or another request's, passes them to the tree 
 again.  Upstream a session's record was also readmitted like this; here it moves as a whole, with
 its buffer.
 
-This keeps the references, as before the fix, in an engine whose allocators refuse nothing.
+This keeps the references, as before the fix, in an engine whose allocators do not check owners.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The frees of a step are collected in a group and reach the free list when the step ends.  The review
 asked what happens if the end of a group does not empty it: every later end frees the same pages
-again, when they belong to another owner.
+again, although they belong to another owner by then.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The KV of sliding layers is freed once the window has passed it; that of full la
 entry in the mapping from full to window pages was not cleared with it.  When the full page is
 freed, its window page is freed again: it is in the free list twice, or taken from another request.
 
-The engine's allocators refuse nothing, as at the time.  See also sglang#25805.
+As at the time, the engine's allocators do not check owners.  See also sglang#25805.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ soak cannot find this defect, but `compare` can, against an engine without it th
 traffic.
 
 Released hybrid trees did this for a long time, and this engine does it unless it is configured to
-refresh only what was used, as the profile of this defect is.
+refresh only what was used, as in this defect's profile.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Burden:
         self._working_since_s: float | None = None
 
     def begin_step(self) -> None:
-        """Start timing, unless the last step left work: then its end already did."""
+        """Start timing, unless the last step left work: then timing continues from its end."""
         if self._working_since_s is None:
             self._working_since_s = time.thread_time()
 

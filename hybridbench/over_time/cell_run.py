@@ -35,7 +35,7 @@ from hybridbench.targets.background_process import Completed
 _PATIENCE_S: Final = 900.0
 # A soak whose parent was killed drains and reports before it unlocks its directory.
 _LETTING_GO_S: Final = 90.0
-# An extended run ends when two interim analyses a minute apart agree: less decides nothing.
+# An extended run ends when two interim analyses a minute apart agree; less than that is useless.
 _EXTEND_AT_LEAST_S: Final = 60.0
 _SIGNALLED = (int(ExitCode.INTERRUPTED), int(ExitCode.TERMINATED))
 _CONSOLE: Final = "console.txt"

@@ -126,7 +126,7 @@ def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
 
 
 def loads_model(cell: Cell) -> bool:
-    """Whether a worker of ours loads the cell's model: a preset, or a directory on its machine.
+    """Whether one of our workers loads the cell's model: a preset, or a directory on its machine.
 
     The model of a watched program is only a name, and released servers bring their own.
     """

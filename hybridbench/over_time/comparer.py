@@ -192,8 +192,8 @@ def against(cell: CellResult, earlier: Sequence[GreenRun], least_ratio: float) -
     """Return ``cell`` with what is new, grown, fixed or slower since the last green run.
 
     It is compared with the newest green run in which this cell did the same work on a machine of
-    the same class and did not fail; an undecided cell counts, as it found nothing either.  Findings
-    keep their verdict; only throughput below ``least_ratio`` makes a passing cell fail.
+    the same class and did not fail; an undecided result is good enough, as it found nothing either.
+    Findings keep their verdict; only throughput below ``least_ratio`` makes a passing cell fail.
     """
     for green in earlier:
         base = next((c for c in green.run.cells if _is_baseline(c, cell)), None)

@@ -85,8 +85,8 @@ def within(cells: Sequence[PlannedCell], budget_s: float | None) -> Budgeted:
     """Fit ``cells`` one after another into ``budget_s``; without a budget, at full length.
 
     A fifth of the budget is reserved for reruns and extensions.  All cells are shortened by the
-    same factor, but never below the length that decides; if they still do not fit, the last cells
-    of the plan are dropped: order a plan by importance.
+    same factor, but never below the length that decides.  If they still do not fit, the last cells
+    of the plan are dropped, so a plan should list the most important ones first.
 
     Raises:
         UsageError: not even the first cell fits.

@@ -190,7 +190,7 @@ def _foreign_files(path: Path) -> Iterator[Path]:
 
 
 def _ranks(entries: Sequence[RunSummary]) -> dict[Path, int]:
-    """Return how many entries of its group are newer, for each of ``entries``, newest first."""
+    """Return for each of ``entries`` (newest first) how many entries of its group are newer."""
     seen: dict[tuple[str, ...], int] = defaultdict(int)
     ranks: dict[Path, int] = {}
     for entry in entries:

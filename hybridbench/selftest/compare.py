@@ -82,7 +82,7 @@ def compare(
     detect_s: float | None = None,
     objections: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """Return what is wrong with ``verdict`` for ``row``.
+    """Return the outcome of ``row``: what is wrong with ``verdict``.
 
     Args:
         row: the row, with its expected outcome.
@@ -108,7 +108,7 @@ def compare(
 
 
 def compare_versions(row: Row, answer: ComparisonVerdict, truth: Mapping[str, int]) -> Outcome:
-    """Return what is wrong with a comparison of the engine with ``row``'s defect and without.
+    """Return the outcome of ``row``: what is wrong with a comparison with and without its defect.
 
     The defect's own count must lie within the margin in which a comparison treats values as equal.
     """
@@ -149,7 +149,7 @@ def _compared(
     truth: Mapping[str, int],
     besides: tuple[float, float] = (0.0, 0.0),
 ) -> Outcome:
-    """Return what is wrong; ``besides`` is the hourly growth without the defect."""
+    """Return the row's outcome; ``besides`` is the hourly growth without the defect."""
     signature = row.signature
     wrong: list[str] = []
     if said.verdict not in signature.verdicts:

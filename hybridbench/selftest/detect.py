@@ -10,9 +10,9 @@ _LOOKS = 16
 
 
 def time_to_detect_s(record: RunRecord, verdict: VerdictKind) -> float | None:
-    """Return the earliest of 16 evenly spaced looks from which every look gives ``verdict``.
+    """Return the time of the first of 16 evenly spaced looks from which all give ``verdict``.
 
-    In seconds since the run began; None if even the last look gives another verdict.
+    It is in seconds since the run began; None if even the last look gives another verdict.
     """
     end_s = record.span_s[1]
     found: float | None = None

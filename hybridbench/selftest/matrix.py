@@ -194,7 +194,7 @@ def _twins(
     most_s: float | None = None,
     extend_s: float | None = None,
 ) -> list[Row]:
-    """Return the row of each defect without the defect; of identical rows, only the longest.
+    """Return a twin of each row with a defect, without it; of identical twins, only the longest.
 
     A comparison needs no twin: its first version is the engine without the defect.
     """

@@ -125,7 +125,7 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Soaked(msgspec.Struct, frozen=True):
-    """The outcome of one mutant: its last workload, and that soak's verdict and first finding."""
+    """The outcome of one mutant, with the workload, verdict and first finding that decided it."""
 
     mutant: str
     name: str

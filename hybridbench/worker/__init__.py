@@ -1,1 +1,1 @@
-"""The engine's process: started, controlled and measured by the parent; imported by no one."""
+"""The engine's process: started, controlled and measured by the parent, which never imports it."""

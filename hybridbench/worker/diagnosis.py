@@ -65,7 +65,7 @@ class WorkerDiagnosis:
         raise AssertionError("a diagnosis ends with its answer")
 
     def _stages(self, request: Diagnose) -> Iterator[Diagnosis | None]:
-        """Yield None whenever something is waited for, then the answer."""
+        """Yield None while waiting, then the answer."""
         now_s, wanted = time.monotonic(), set(request.stages)
         readings: list[StageReading] = []
         survey: SurveyRecord | None = None
@@ -82,7 +82,7 @@ class WorkerDiagnosis:
         yield Diagnosis(request.probe_id, now_s, readings, survey, self._metrics.calls.sites())
 
     def _survey(self, request: Diagnose) -> Generator[None, None, SurveyRecord]:
-        """Yield None while waiting for its child; return what was found."""
+        """Yield None while waiting for the child; return what it found."""
         baseline = (request.paths, request.classes) if request.classes else None
         # A forked child may read a CUDA process, but cannot use CUDA to flush its cache.
         rehearses = REHEARSE in request.stages and not self._work.empty_device_cache

@@ -68,7 +68,7 @@ class EngineLoop:
     It never spins: without work the loop sleeps on its inbox until the wire reader wakes it.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts that it owns, which depend on each other
+    def __init__(  # noqa: PLR0913 - the parts that it owns, built by the caller
         self,
         engine: ServedEngine,
         wire: WorkerWire,

@@ -1,4 +1,4 @@
-"""Pools as large as the profile requests, or as large as the device's free memory allows."""
+"""Size the pools as the profile requests, or smaller if the free memory does not suffice."""
 
 from __future__ import annotations
 

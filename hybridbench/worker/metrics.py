@@ -204,8 +204,8 @@ def device_memory(device: str, driver: DeviceMemory | None = None) -> dict[str, 
     """Return what tensors use on ``device``, what PyTorch has reserved there, and how much of that
     is free between tensors; empty for a CPU.
 
-    With a ``driver`` that accounts for this process: also what it holds there outside PyTorch's
-    allocator.
+    If ``driver`` accounts for this process, also return what the process holds there outside
+    PyTorch's allocator.
     """
     if not device.startswith("cuda"):
         return {}

@@ -177,7 +177,8 @@ def _bundled(config: EngineConfig) -> _Served:
 
 
 def _released(start: Start) -> _Served:
-    """
+    """Build the released engine that ``start`` names.
+
     Raises:
         ConfigError: its classes cannot be driven, or not as the profile requires.
     """
@@ -201,7 +202,7 @@ def _released(start: Start) -> _Served:
 
 
 def _heap_scan(start: Start, served: _Served, wire: WorkerWire) -> ForkScan:
-    """Return a heap scan; its child may not use CUDA, but does not look at device tensors."""
+    """Return a heap scan; under CUDA it works too, as its child does not touch device tensors."""
     excluded = exclude_from_forks(pool_ranges(served.pools))
     return ForkScan(
         served.engine.reference_counted_classes,

@@ -166,7 +166,7 @@ class OptionDraws:
         self._random = random
 
     def add(self, request: Submit) -> Submit:
-        """Return ``request``, with options or without."""
+        """Return ``request`` with or without options."""
         settings = self._settings
         if not settings.share or self._random.random() >= settings.share:
             return request

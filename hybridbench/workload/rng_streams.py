@@ -32,7 +32,7 @@ def token_block(seed: int, vocab_size: int, length: int, *name: str | int) -> li
 
 
 class TokenSource:
-    """Fresh random tokens, never repeated: what users type."""
+    """A stream of random tokens that never starts over, for what users type."""
 
     def __init__(self, seed: int, vocab_size: int, *purpose: str | int) -> None:
         """Tokens 0 to ``vocab_size - 1`` from the stream named by ``seed`` and ``purpose``."""

@@ -77,7 +77,7 @@ class Scenario:
         self._priorities = PriorityDraws(profile.priorities, stream(self._seed, "priorities"))
         self._controls = ControlPlan(profile.controls)
         self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
-        # Without these options the requests are different ones, so their draws are as well.
+        # Leaving options out changes the requests, so they are drawn from another stream.
         options = stream(self._seed, "options", *profile.options.without)
         self._options = OptionDraws(profile.options, options)
         self._bad = stream(self._seed, "bad input")
@@ -275,7 +275,7 @@ class Scenario:
         return "" if shared else f"tenant-{turn.conversation.namespace}"
 
     def _in_session(self, request: Submit) -> Action:
-        """Return the request, or the opening of its session and queue the request behind it."""
+        """Return the request; if its session is not open, queue it and return the opening."""
         session = self._session_of(self._live[request.rid])
         if session is None or session.is_open:
             return request

@@ -25,7 +25,7 @@ _MAX_INPUT: Final = 60_000
 
 @dataclass(slots=True)
 class _Chat:
-    """``blocks`` are the ids of its full blocks so far; ``length`` its tokens."""
+    """A chat: the ids of its full blocks so far, its length in tokens, and its turns left."""
 
     blocks: list[int] = field(default_factory=list)
     length: int = 0

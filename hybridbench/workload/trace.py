@@ -42,7 +42,7 @@ BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
 _BLOCK_SIZES: Final = (BLOCK_TOKENS, 16, 32, 64, 128, 256)
 _BLOCKS: Final = ", ".join(map(str, sorted(_BLOCK_SIZES)))
 TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # units per second
-# Requests per second; no published trace is slower or faster, so the unit is probably wrong.
+# Requests per second in published traces; outside these limits, the unit is probably wrong.
 _PER_SECOND: Final = (0.01, 100.0)
 _RATE_FROM: Final = 10  # rows needed to estimate a rate
 _LOOKED_AT: Final = 200
@@ -153,7 +153,7 @@ class TraceFile:
 
         Raises:
             ConfigError: a row is malformed, or more than 10 minutes earlier than a row above it;
-                names file and line, and comes after the rows above.
+                raised after the rows above, with file and line.
         """
         start_s = latest_s = 0.0
         empty = True
@@ -215,7 +215,7 @@ class TraceFile:
                 yield lines
 
     def _first_line(self) -> str:
-        """Return the first non-blank line, stripped, with what follows if it is a bracket."""
+        """Return the first non-blank line, stripped; if it is only a bracket, what follows too."""
         with self._open() as lines:
             try:
                 while line := lines.readline(100_000):

@@ -222,8 +222,8 @@ class TraceTokens:
 class TraceReplay:
     """A ``Workload`` that replays a trace, open loop.
 
-    While the profile's ``arrival.max_in_flight`` requests are unfinished, the next one is held back
-    and delays all later ones: a machine that is too slow replays late (``held_back``,
+    While as many requests are unfinished as the profile's ``arrival.max_in_flight``, the next one
+    is held back and delays all later ones: a machine that is too slow replays late (``held_back``,
     ``late_ms_max``) and loses nothing.  Memory holds requests in flight and ten minutes of rows.
 
     A row that cannot be read during the run ends the traffic (``failure``) without raising, so that

@@ -113,7 +113,7 @@ class _Loader(yaml.SafeLoader):
     """A loader that refuses values that do not match their tag or number format; names the line."""
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
-        """Refuse deep nesting already here, because the scanner takes quadratic time."""
+        """Refuse deep nesting here, because the scanner would take quadratic time."""
         if self.flow_level > DEPTH_MAX:
             raise ConstructorError(None, None, _DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)

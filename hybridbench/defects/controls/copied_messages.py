@@ -1,4 +1,4 @@
-"""The healthy twin of ``pinned-receive-buffers``: it copies messages out of their buffers."""
+"""The healthy twin of ``pinned-receive-buffers``: the same reads, with messages copied out."""
 
 from __future__ import annotations
 
