@@ -1,4 +1,4 @@
-"""Classify growth in the heap of each process, name by name: kept, a cache that fills, or open.
+"""Classify growth in each process's heap, name by name: kept, a cache that fills, or open.
 
 Growth alone is not evidence of a leak.  An attribute path is called kept if rounds between idle
 points agree on it, or if a driver suggested by the first half of the heap scans is confirmed in the
@@ -37,36 +37,36 @@ from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import HANDLES
 
-# Parts of the names of counters that describe the work done, the most informative first.
+# Substrings of the names of counters that describe the work done, most informative first.
 _SAY: Final = (
     *("finish", "success", "complet", "refus", "reject", "abort", "cancel", "error", "fail"),
     *("request", "session", "preempt", "token"),
 )
 _OF_SECONDS: Final = ("_seconds_sum", "_seconds_total")
-# Those of them that count only some requests.
+# The substrings whose counters count only some of the requests.
 _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
-# Entries and objects that the last moments before a scan may have left.
+# Entries or objects that the last moments before a scan may have added.
 _FEW: Final = 2.0
 _LEAST_OF_ROUND: Final = 5.0
-_ROUND_LEAST: Final = 0.2  # of the usual work: some counter must reach it to make a round
-# Blocks and bytes by which a healthy process varies between two idle points: per event, and when
-# there are few events.
+_ROUND_LEAST: Final = 0.2  # share of a usual round's work; one counter must reach it
+# Blocks and bytes by which a healthy process varies between two idle points: per event, and the
+# minimum if there are few events.
 _BLOCKS_PER_EVENT: Final = 0.5
 _BLOCKS: Final = 100.0
 _BYTES_PER_EVENT: Final = 64.0
 _BYTES: Final = 2.0**18
-# Rounds that must agree on blocks or bytes, which have no name to say what they are.
+# Rounds that must agree on growth in blocks or bytes, which have no names that identify them.
 _ROUNDS_UNNAMED: Final = 3
 # Engines keep recent events for their averages: vLLM's ``CachingMetrics`` keeps 1,000 requests.
 WINDOW: Final = 1_024
-# Shortest time span for which a rate that is no whole number per event can be called kept.
+# Shortest time span after which growth is called kept if its rate per event is not a whole number.
 LEAST_S: Final = 420.0
 # A count and its counter are read up to this many seconds apart, and may differ by this share.
 _APART_S: Final = 3.0
 _APART: Final = 0.02
 _STAYS: Final = 0.5  # share of the growth under traffic that must remain when idle
-_MULTIPLIED: Final = 1.5  # times the usual number of the first half
-_OWN: Final = 0.2  # new containers per new entry: each object brings its own
+_MULTIPLIED: Final = 1.5  # factor over the usual number of containers in the first half
+_OWN: Final = 0.2  # new containers per new entry; above it, each object has its own container
 
 
 class GrowthKind(StrEnum):
@@ -83,13 +83,13 @@ class Doubt(StrEnum):
 
     NONE = ""
     PACE = "pace"  # it may be a fill that slows down
-    PARTS = "parts"  # the same over only minutes, at a rate that is no whole number per event
+    PARTS = "parts"  # the same: seen for minutes only, and its rate per event is not whole
     GARBAGE = "garbage"
-    MANY = "many"  # containers came with the entries
+    MANY = "many"  # the number of containers grew with the entries
     EARLIER = "earlier"  # it stopped in an earlier process
     STOPPED = "stopped"  # it did not grow after the last idle point
     WINDOW = "window"  # it may hold only the most recent events
-    CACHE = "cache"  # it may grow with the server's KV cache until that is full
+    CACHE = "cache"  # it may stop growing once the server's KV cache is full
 
 
 class Sort(StrEnum):
@@ -104,16 +104,16 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True)
 class Growing:
-    """One growing name of a heap, its allocators' blocks or bytes, or what its process opens.
+    """A growing count of one process: a name in its heap, allocator blocks or bytes, or handles.
 
     Attributes:
         at_idle: counts at the compared idle points; empty if only traffic was evaluated.
         collected: whether garbage was collected at these points.
         censuses: heap scans compared under traffic; 0 if only idle points were evaluated.
         last: the final count.
-        one: whether it is the same container, or the same few, throughout.
-        bound: its maximum size.
-        doubt: why it is open.
+        one: whether the entries are in the same container, or the same few, throughout.
+        bound: the container's maximum size.
+        doubt: why the growth is open.
         since_s, until_s: time span of the compared readings.
     """
 
@@ -144,14 +144,14 @@ class Growing:
 
     @property
     def full_in_s(self) -> float | None:
-        """Seconds until it is full; None if unknown."""
+        """Seconds until the container is full; None if unknown."""
         if self.bound is None or self.per_second <= 0:
             return None
         return max(0.0, self.bound - self.last) / self.per_second
 
 
 def growing_heaps(facts: Facts) -> list[Growing]:
-    """Return what grows in the heaps of all processes with a probe."""
+    """Return the growing counts of all processes with a probe."""
     heaps = heaps_of(facts.record, facts.counters)
     caches = kv_caches(facts.record)
     views = [_View(facts, heap, caches.get(labelled("", heap.labels))) for heap in heaps]
@@ -182,8 +182,8 @@ class _View:
         load = loads_at(facts.load, heap.t_s)
         self._load = load.sum(axis=1, keepdims=True) if load.size else load
         self._points = _comparable(heap.points)
-        # A large heap is not collected at idle points, nor one whose program has disabled that.
-        # Garbage at the first point only makes what was gained since look smaller.
+        # Garbage is not collected at idle points if the heap is large or the program disabled it.
+        # The first point is exempt: garbage there only makes the gain since then look smaller.
         self._collected = all(p.look.unreachable is not None for p in self._points[1:])
         emptied = bool(self._points) and self._points[-1].look.cache_reset
         self._cache = None if emptied else cache
@@ -193,7 +193,7 @@ class _View:
             self._fills_until_s = np.inf if full_s is None else full_s
 
     def under_traffic(self) -> Iterator[Growing]:
-        """Yield what the first half of the scans suggests, with the odds from the second half."""
+        """Yield growth suggested by the first half of the scans, with the second half's odds."""
         heap = self.heap
         for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
             whole = np.array([not heap.comparable(v).all() for v in counts.value], dtype=np.bool_)
@@ -240,7 +240,8 @@ class _View:
         if one is None or (idle is None and traffic is not None and self._gone_at_idle(traffic)):
             return None
         if idle is not None and traffic is not None:
-            # Idle points show how much is kept; the scans under traffic show for which event.
+            # Idle points show how much is kept and for which event; the scans under traffic add
+            # whether it slows down.
             one = replace(idle, censuses=traffic.censuses)
             # A fit does not override an exact count at every idle point.
             slows = idle.kept.slows or (traffic.kept.slows and not idle.kept.driver.exact)
@@ -274,15 +275,17 @@ class _View:
         return self._stopped(one)
 
     def _may_be_window(self, one: Growing) -> bool:
-        """Whether the common work seen so far would fit into a window of recent events."""
+        """Whether the count may be a window of the most recent requests that is not full yet."""
         driver = one.kept.driver
         each = driver.counter in self._main and driver.upper >= 1.0
         few = one.last <= WINDOW * max(driver.per_event, 1.0)
         return few and (each or one.kept.timed)
 
     def _may_be_cache(self, one: Growing) -> bool:
-        """Whether the count is within what the KV cache can hold, and has not been seen to grow
-        with its event since the cache filled up.
+        """Whether the count may be growing only because the KV cache is not full yet.
+
+        It may if it is within what the cache can hold, unless it kept growing with its event after
+        the cache was full.
         """
         if self._cache is None or one.sort is Sort.HANDLES or one.last > self._cache.most:
             return False
@@ -291,10 +294,10 @@ class _View:
         return since >= last or self._went_on(one, since, last) is not True
 
     def _stopped(self, one: Growing) -> Doubt:
-        """Check whether scans that were not compared show that growth with its event stops.
+        """Check whether scans outside the comparison show that the growth stops.
 
-        These are the scans of earlier processes of this role, because a process younger than the
-        entries' lifetime seems to keep them for good, and those after the last idle point.
+        These are the scans after the last idle point, and those of earlier processes of this role:
+        a process younger than its entries' lifetime appears to keep them forever.
         """
         starts = np.flatnonzero(self.heap.first)
         earlier = pairwise(starts.tolist())
@@ -306,9 +309,7 @@ class _View:
         return Doubt.STOPPED if stopped else Doubt.NONE
 
     def _went_on(self, one: Growing, start: int, last: int) -> bool | None:
-        """Whether the count grew with its event between two scans; None if too few events
-        occurred to tell.
-        """
+        """Whether the count grew with its event between two scans; None with too few events."""
         heap, driver = self.heap, one.kept.driver
         held = (heap.entries if one.sort is Sort.ENTRIES else heap.types).of(one.name)
         if held is None or driver.counter not in self._work.names:
@@ -324,7 +325,7 @@ class _View:
         return expected - float(held[last] - held[start]) <= slack
 
     def _allocators(self) -> Iterator[Growing]:
-        """Yield blocks and bytes; they have no names, so more rounds must agree."""
+        """Yield growth in blocks and bytes; they have no names, so more rounds must agree."""
         points = self._points
         if len(points) <= FEWEST_ROUNDS:
             return
@@ -366,7 +367,7 @@ class _View:
                 )
 
     def _handles(self) -> Iterator[Growing]:
-        """Yield open files, threads and processes; the kernel counts them in any program."""
+        """Yield growth in open files, threads and processes, which the kernel counts."""
         for name in HANDLES:
             # A process has no count of zombies before its first one.
             points = [point for point in self._points if name in point.look.handles]
@@ -394,7 +395,7 @@ class _View:
         return bool(rose[-1] - rose[0] >= _STAYS * expected)
 
     def _requests(self, work: Work, otherwise: float) -> float:
-        """The most events of the most informative counter in one round."""
+        """The largest number of events in one round, by the most informative counter."""
         known = [n for n in work.names if n in work.telling]
         if not known:
             return otherwise
@@ -429,7 +430,7 @@ class _View:
         if containers is None:
             return True
         came, grown = (_gained(x[None, :], self.heap.first)[0] for x in (containers, entries))
-        # However many entries each container has, its holder keeps the containers too.
+        # If the containers multiplied, their holder keeps them, however many entries each has.
         most = float(np.median(containers[: containers.size // 2]))
         multiplied = came >= FEWEST_KEPT and containers[-1] >= _MULTIPLIED * max(most, 1.0)
         return bool(came <= max(_OWN * grown, _FEW)) and not multiplied
@@ -458,7 +459,7 @@ class _View:
         return Work((*names, TIME), np.column_stack([*columns, t_s]), self._telling, self._main)
 
     def _work_of(self, points: Sequence[IdlePoint]) -> Work:
-        # A counter by outcome does not exist before the first event with that outcome.
+        # A per-outcome counter does not exist before the first event with that outcome.
         names = [
             name
             for name in _events(self._counters)
@@ -492,9 +493,9 @@ def _events(counters: EventCounters) -> list[str]:
 
 
 def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[str]:
-    """The informative counters that moved at least half as often as requests came."""
-    # Requests with one outcome are a random share of all requests.  Seconds are not events: a small
-    # total of seconds would make every rare event look common.
+    """The informative counters that moved at least half as often as requests arrived."""
+    # Exclude per-outcome counters, which are a random share of all requests, and seconds, which are
+    # not events: a small total of seconds would make every rare event look common.
     whole = [
         name
         for name in telling
@@ -529,8 +530,9 @@ def _comparable(points: Sequence[IdlePoint]) -> list[IdlePoint]:
 
 
 def _after_work(points: Sequence[IdlePoint]) -> list[IdlePoint]:
-    """The points preceded by a full round of traffic: at the end of a run, an idle point may come
-    only a few requests after the previous one.
+    """The points that follow a real round of traffic.
+
+    At the end of a run, an idle point may come only a few requests after the previous one.
     """
     if len(points) < 3:
         return list(points)

@@ -1,10 +1,11 @@
 """Find what a process keeps per event, from heap counts and counters of work.
 
-There are two methods.  Between idle points nothing is in flight and all garbage was collected:
-whatever was added since the last point was kept, and equal rounds show for which event.  Under
-traffic a count includes requests in flight, so one line is fitted to each half of the run, with
-AR(1) errors: the first half suggests a driver and the second confirms it.  A fill slows down, so
-its second line is flatter; for a count that only fluctuates the second line is not significant.
+There are two methods.  At an idle point nothing is in flight and all garbage has been collected, so
+whatever was added since the last point was kept; rounds with the same gain per event identify the
+event.  Under traffic a count includes requests in flight, so one line is fitted to each half of the
+run, with AR(1) errors: the first half suggests a driver and the second confirms it.  A cache that
+fills slows down, so its second line is flatter; if a count only fluctuates, its second line is not
+significant.
 """
 
 from __future__ import annotations
@@ -26,26 +27,27 @@ from hybridbench.analysis.record import FloatArray
 FEWEST_CENSUSES: Final = 8
 # Probability of any false alarm in a run, over all names of all its processes.
 ALPHA: Final = 1e-3
-# Fewer entries may be a registry of kinds, or left behind by the scan itself.
+# Fewer entries may be a registry of types, or leftovers of the scan itself.
 FEWEST_KEPT: Final = 24
 _FEWEST_IN_A_HALF: Final = 10
-_FEWEST_PARTS: Final = 100  # the same, at a rate that is no whole number per event
-# AR(1) coefficients of the errors, from white noise about the lines almost to a random walk.
+_FEWEST_PARTS: Final = 100  # FEWEST_KEPT if the rate per event is not a whole number
+# AR(1) coefficients of the errors, from white noise to almost a random walk.
 _MEMORIES: Final = (0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 0.995)
-_LIKELY: Final = 2.0  # log-likelihood: memories and drivers this close to the best count too
-_SUGGESTS: Final = 3.0  # standard errors of the first half's line
-_SLOWER: Final = 0.95  # of the first half's rate: significantly below it means slowing down
+_LIKELY: Final = 2.0  # log-likelihood: coefficients this close to the best are considered as well
+_SUGGESTS: Final = 3.0  # minimum slope of the first half's line, in standard errors
+_SLOWER: Final = 0.95  # share of the first half's rate; growth significantly below it slows down
 _SLOWER_ODDS: Final = 0.99
 _KEEPS: Final = 0.9  # minimum of the second half's rate, as a share of the first half's
 _KEEPS_SURELY: Final = 0.75  # the same, for the lower end of its interval
-# One-sided confidence of that interval: a run has thousands of counts, many of which fill or drift.
+# One-sided confidence of that interval; high, because a run has thousands of counts, and many of
+# them fill or drift.
 _KEEPS_ODDS: Final = 0.995
 _KEEPS_ERRORS: Final = NormalDist().inv_cdf(_KEEPS_ODDS)
 _MUST_KEEP: Final = 0.8  # minimum share of the first half's rate; anything below is a fill
-_CLEARLY: Final = 1.3  # factor between errors: a rare event explains more than the common work
-_WHOLE: Final = 0.02  # a rate this close to a whole number, with an error as small, is one
+_CLEARLY: Final = 1.3  # ratio of errors up to which the common work explains a count as well
+_WHOLE: Final = 0.02  # a rate this close to a whole number, with an error as small, counts as one
 _ABOUT_WHOLE: Final = 0.1
-_ROUNDING: Final = 0.25  # variance of a count read a moment before or after its driver
+_ROUNDING: Final = 0.25  # variance from reading a count a moment before or after its driver
 
 FEWEST_ROUNDS: Final = 2
 FEWEST_UNEVEN: Final = 4  # rounds
@@ -56,7 +58,7 @@ _TIMELY: Final = 1.5  # a driver whose errors are smaller by this factor fits cl
 
 
 def of_bytes(counter: str) -> bool:
-    """Whether a counter counts bytes, such as of answers: one event has thousands of them."""
+    """Whether a counter counts bytes; a single event can add thousands of them."""
     return "_bytes" in counter
 
 
@@ -70,11 +72,13 @@ class Work:
     main: frozenset[str]  # the counters of the common work: requests and tokens
 
     def rank(self, name: str, *, whole: bool) -> int:
-        """Return the naming order of indistinguishable drivers: first those that explain a
-        ``whole`` number of entries, last those less informative than the clock.
+        """Return the rank of ``name`` among drivers that fit equally well; the lowest is named.
+
+        Drivers with a ``whole`` number of entries per event come first, and counters that are less
+        informative than the clock come last.
         """
         said = _CLOCK if name == TIME else self.telling.get(name, 2 * _CLOCK)
-        said += of_bytes(name)  # they come with events, which say more
+        said += of_bytes(name)  # bytes come with events, which are more informative
         return said - 4 * _CLOCK if whole else said
 
     def rows(self, keep: NDArray[np.bool_]) -> Work:
@@ -91,12 +95,14 @@ class Kept:
 
     Attributes:
         early, late: the rate in the first and in the second half.
-        slows: the second rate is significantly smaller: a fill.
-        steady: the second rate is shown to be no smaller than a leak's; if neither, it is open.
-        odds: p-value of the second half's growth; 0 if it was counted.
-        rounds: rounds between idle points that were used; 0 if only traffic was.
+        slows: whether the second rate is significantly lower, as for a cache that fills.
+        steady: whether the second rate is shown to be about as high as the first, as for a leak.
+            If neither holds, the growth stays open.
+        odds: p-value of the second half's growth; 0 if it was counted at idle points.
+        rounds: number of rounds between idle points; 0 if only readings under traffic were used.
         alike: whether these rounds agree; otherwise each gained, but by varying amounts.
-        whole: whether each event keeps a whole number, which no fill does for long.
+        whole: whether each event keeps a whole number of entries; no cache that fills does so for
+            long.
     """
 
     driver: Driver
@@ -111,15 +117,16 @@ class Kept:
 
     @property
     def timed(self) -> bool:
-        """Whether only the clock explains it: the rate is per second."""
+        """Whether only the clock explains the growth, so that the rate is per second."""
         return self.driver.counter == TIME
 
 
 def kept_under_traffic(
     values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
 ) -> list[Kept | None]:
-    """Return one result per row of ``values`` [names, readings] that the first half of the
-    readings suggests; ``odds`` come from the second half alone.
+    """Judge each row of ``values`` [names, readings]; None for a row without growth to report.
+
+    The first half of the readings suggests drivers; ``odds`` come from the second half alone.
     """
     names, readings = values.shape
     if readings < FEWEST_CENSUSES or not work.names or not names:
@@ -150,7 +157,7 @@ class _Fits:
         ]
 
     def kept(self, name: int) -> Kept | None:
-        """Judge one count; None unless both halves may have grown."""
+        """Judge one count; None unless it may have grown in both halves."""
         early, late = (float(half[name]) for half in self._gained)
         if late < _FEWEST_IN_A_HALF or early + late < FEWEST_KEPT:
             return None
@@ -167,8 +174,8 @@ class _Fits:
         before, after = lines.slope(name, 0), lines.slope(name, 1)
         slows, steady = self._surely_slows(name, driver), self._steady(name, driver)
         if not whole:
-            # Growth that is constant per second, or per rare event, may still be a fill driven by
-            # the common work, or by any other event that may add to it.
+            # Growth that is constant per second, or per rare event, may still be a cache that is
+            # filled by the common work or by another event.
             may_add = [i for i in suggested if not self._is_late_clock(name, i, driver)]
             slows = slows or any(self._surely_slows(name, i) for i in self._main)
             slows = slows or any(self._is_flatter(name, i) for i in may_add)
@@ -178,7 +185,7 @@ class _Fits:
         return Kept(driven, before, after, slows, steady and not slows, odds, whole=whole)
 
     def _steady(self, name: int, driver: int) -> bool:
-        """Whether the second line is shown to be as steep as a leak's."""
+        """Whether the second line is shown to be about as steep as the first, as a leak's is."""
         lines = self._halves[driver]
         if lines.slope(name, 1) < _KEEPS * lines.slope(name, 0):
             return False
@@ -196,8 +203,9 @@ class _Fits:
         return min(lines.slowing(name, _SLOWER)) > t_quantile(_SLOWER_ODDS, lines.df)
 
     def _is_late_clock(self, name: int, index: int, driver: int) -> bool:
-        """Whether it is the time, which explains the count clearly worse than ``driver``: by the
-        clock everything grows more slowly when fewer requests come.
+        """Whether driver ``index`` is the clock and fits clearly worse than ``driver`` does.
+
+        Per second, everything grows more slowly when fewer requests arrive.
         """
         lines = self._whole[index], self._whole[driver]
         clock, best = (one.sigma(name) for one in lines)
@@ -209,7 +217,7 @@ class _Fits:
         return [i for i, name in enumerate(self._work.names) if name in self._work.main]
 
     def _suggest(self, name: int) -> list[int]:
-        """The drivers with which, by the first half, the count grows."""
+        """The drivers with which the count grows in the first half."""
         lines = enumerate(self._suggested)
         return [i for i, one in lines if min(one.ratio(name, 0)) >= _SUGGESTS]
 
@@ -233,7 +241,7 @@ class _Fits:
         """Whether the rate is a whole number, within ``tolerance`` and its error."""
         rate, error = self._whole[index].slope(name, 0), self._whole[index].error(name, 0)
         near = abs(rate - round(rate)) <= min(max(2.0 * error, _WHOLE), tolerance)
-        # Use the whole interval: "about one" can be a coincidence of a fill and a rare event.
+        # Check the whole interval: a fill and a rare event can give "about one" by coincidence.
         sure = round(rate) >= 1 and 2.0 * error <= tolerance
         return self._work.names[index] in self._work.telling and sure and near
 
@@ -261,8 +269,9 @@ class _Fits:
 
 
 def _middles(first: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For each reading, the index of the middle of its stretch: a restarted process fills anew, so
-    each process has two halves of its own.
+    """For each reading, the index of the middle of its stretch (the readings of one process).
+
+    A restarted process fills its caches again, so each process has its own two halves.
     """
     starts = np.flatnonzero(first)
     ends = np.append(starts[1:], first.size)
@@ -323,8 +332,9 @@ class _Lines:
 def _lines(
     values: FloatArray, drivers: Sequence[FloatArray], first: NDArray[np.bool_], load: FloatArray
 ) -> _Lines:
-    """Regress every count on the ``drivers`` together, with a level for each stretch, at each
-    AR(1) coefficient of the errors (Prais and Winsten).
+    """Regress every count on the ``drivers`` together, with one level per stretch.
+
+    There is one fit for each AR(1) coefficient of the errors (Prais and Winsten).
     """
     scale = np.array([max(float(np.ptp(x)), 1e-300) for x in drivers])
     own = np.cumsum(first)[:, None] == np.arange(1, int(first.sum()) + 1)
@@ -338,7 +348,7 @@ def _lines(
         beta = inverse @ (x.T @ y)
         left = np.sum((y - x @ beta) ** 2, axis=0)
         known = 0.5 * float(first.sum()) * np.log(1.0 - memory * memory)
-        # A driver that did not move determines nothing: its variance is infinite.
+        # A driver that did not move has no slope: its variance is infinite.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             slopes.append(beta[: scale.size] / scale[:, None])
             inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
@@ -350,7 +360,7 @@ def _lines(
 
 
 def _fresh(data: FloatArray, first: NDArray[np.bool_], memory: float) -> FloatArray:
-    """Subtract from each row the part its errors carry over from the row before in the stretch."""
+    """Quasi-difference the rows of each stretch, so that their errors are no longer correlated."""
     out = data - memory * np.roll(data, 1, axis=0)
     out[first] = np.sqrt(1.0 - memory * memory) * data[first]
     return out
@@ -361,15 +371,16 @@ def kept_at_idle(
 ) -> Kept | None:
     """Find what is kept per event between idle points.
 
-    None if rounds do not agree on it, unless the count belongs to one ``named`` container that was
-    longer at each of many points: then some events keep an entry, and no counter says which.
+    Return None if the rounds disagree, unless the count belongs to one ``named`` container that was
+    longer at each of several points: then some events keep an entry, but no counter identifies
+    them.
 
     Args:
-        held: [points]; the first ends the warm-up.  Later ones may still belong to it, so up to
-            half of the rounds are dropped at the start.
-        work: at the same points.
+        held: [points]; the first ends the warm-up.  Later points may still belong to the warm-up,
+            so up to half of the rounds are dropped at the start.
+        work: the counters at the same points.
         noise: reading error.
-        least: smallest gain of a round that counts.
+        least: smallest gain in a round that counts as growth.
     """
     for rounds_of in (_equal_rounds, _uneven_rounds) if named else (_equal_rounds,):
         for start in range(max(1, held.size // 2)):
@@ -435,9 +446,7 @@ def _equal_rounds(
 def _uneven_rounds(
     held: FloatArray, work: Work, start: int, noise: float, least: float
 ) -> Kept | None:
-    """Use the event whose rates vary least between rounds; that variation gives the error of the
-    whole result.
-    """
+    """Use the event whose rate varies least between rounds; that variation gives the error."""
     gained = np.diff(held)
     if gained.size < FEWEST_UNEVEN or np.any(gained < max(least, 2.0 * noise)):
         return None
@@ -465,7 +474,8 @@ def _uneven_rounds(
         rivals=tuple(n for _, _, i in sorted(found)[1:] if (n := work.names[i]) != TIME),
     )
     own = _Rounds.of(gained, events, noise, spread)
-    # Uneven rounds do not show that it continues: rising traffic fills what expires entries.
+    # Uneven rounds do not show that the growth continues: under rising traffic, a container that
+    # expires its entries grows as well.
     return Kept(driver, own.early, own.late, own.surely_slow, False, 0.0, gained.size, alike=False)
 
 
@@ -479,8 +489,10 @@ class _Rounds:
 
     @staticmethod
     def of(gained: FloatArray, events: FloatArray, noise: float, spread: float = 0.0) -> _Rounds:
-        """Estimate from each round's gain; the error combines counting, two readings, and rates
-        that vary between rounds by ``spread`` of their mean.
+        """Estimate both rates from the gain of each round.
+
+        The error combines the counting error, the noise of two readings, and the variation of the
+        rate between rounds (``spread``, a share of the mean).
         """
         half = max(1, gained.size // 2)
         totals = [float(x.sum()) for x in (gained[:half], gained[-half:])]
@@ -492,18 +504,18 @@ class _Rounds:
 
     @property
     def steady(self) -> bool:
-        """Whether the last rounds are shown to have kept as much per event as a leak does."""
+        """Whether the last rounds are shown to have kept about as much per event as the first."""
         keeps = self._quotient - _KEEPS_ERRORS * self.error >= _KEEPS_SURELY
         return self._quotient >= _KEEPS and keeps
 
     @property
     def slows(self) -> bool:
-        """Whether they kept less."""
+        """Whether the last rounds kept less per event."""
         return self._quotient < _MUST_KEEP or self.surely_slow
 
     @property
     def surely_slow(self) -> bool:
-        """Whether they kept significantly less."""
+        """Whether the last rounds kept significantly less per event."""
         return self._quotient + 2.33 * self.error < 1.0 and self._quotient < _SLOWER
 
     @property

@@ -18,7 +18,7 @@ from hybridbench.analysis.record import FloatArray
 
 # 1 - phi: 1 is white noise about the line, 0 a random walk.
 _FORGETS = (1.0, 0.6, 0.3, 0.15, 0.07, 0.03, 0.01, 0.003, 0.0)
-_NOISE_FLOOR = 1e-5  # of the range: residuals of an exact line are rounding
+_NOISE_FLOOR = 1e-5  # share of the range; smaller residuals are rounding
 _BLOCKS = 64
 _FEWEST_IN_BLOCK = 3
 _DRIFT_BLOCKS, _FEWEST_DRIFT_BLOCKS = 16, 8
@@ -43,7 +43,7 @@ class Levels:
 
     @property
     def rows(self) -> int:
-        """Pairs of neighbours within a stretch."""
+        """Number of pairs of neighbouring samples within a stretch."""
         return int((~self.first[1:]).sum())
 
 
@@ -86,10 +86,10 @@ def screen(levels: Levels) -> Screening:
 
 
 def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
-    """Return the line of candidate ``index`` with its errors."""
+    """Return the line of candidate ``index`` with its residuals."""
     forgets = _FORGETS[int(np.argmax(screening.by_memory[:, index]))]
     x, y = _alone(levels, index, forgets)
-    # The clock stays a candidate even if the load leaves nothing of it to explain anything.
+    # The clock stays a candidate even if the load explains all of it.
     energy = float(x @ x)
     slope = float(x @ y) / energy if energy > 0 else 0.0
     residual = y - slope * x
@@ -99,12 +99,14 @@ def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
 
 
 def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[float, float]:
-    """Return the 95% interval of a slope: the union over the memories that fit about as well, and
-    of the interval that the drift of the value about its line gives.
+    """Return the 95% interval of a slope.
+
+    It is the union of the intervals at all memories that fit about as well as the best, and of the
+    interval derived from the value's drift about its line.
 
     Standard errors allow for heteroscedastic and autocorrelated errors (Newey and West), but not
-    for events that add unequal amounts to a value that also fluctuates: what they add stays, so
-    these errors are those of a random walk, while the fluctuation suggests a short memory.
+    for events that add unequal amounts to a value that also fluctuates: these amounts accumulate
+    like a random walk, while the fluctuation suggests a short memory.  The drift covers this case.
     """
     likely = screening.by_memory[:, index]
     ends: list[tuple[float, float]] = []
@@ -127,8 +129,10 @@ def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[fl
 
 
 def _drift(levels: Levels, index: int, slope: float) -> float:
-    """Return the half-width of a slope's interval if what each event adds is random, from the
-    changes between blocks beyond the line and the load; 0 with too few samples.
+    """Return the half-width of a slope's interval if each event adds a random amount.
+
+    It is estimated from the changes between blocks that neither the line nor the load explains; 0
+    if there are too few samples.
     """
     inside = ~levels.first[1:]
     moved = np.diff(levels.candidates[:, index])[inside]
@@ -142,7 +146,7 @@ def _drift(levels: Levels, index: int, slope: float) -> float:
     starts = (np.arange(blocks) * steps.size) // blocks
     sizes = np.diff(np.append(starts, steps.size))
     off = np.diff(np.add.reduceat(np.cumsum(steps), starts) / sizes)
-    # A fluctuation of one block adds to one change what it takes from the next.
+    # A fluctuation in one block raises one change and lowers the next; their product cancels it.
     variance = float(off @ off + 2.0 * off[1:] @ off[:-1]) * blocks / (blocks - 1)
     error = float(np.sqrt(max(variance, 0.0))) / abs(float(moved.sum()))
     return t_quantile(0.975, blocks - 2) * error
@@ -152,7 +156,7 @@ def told_apart(better: Fit, worse: Fit, evidence: float, z: float) -> bool:
     """Whether ``better`` beats ``worse`` by ``evidence`` in log-likelihood, and does so throughout.
 
     The second condition is Vuong's test on the two errors, by blocks: a difference that comes from
-    a few rows is no evidence, however large.
+    a few rows is not evidence, however large.
     """
     if better.log_likelihood - worse.log_likelihood < evidence:
         return False
@@ -190,10 +194,10 @@ def _pairs(data: FloatArray, first: NDArray[np.bool_]) -> tuple[FloatArray, Floa
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums of products from which those of any quasi-difference follow."""
+    """Sums of products from which those of any quasi-difference are computed."""
 
     walk: FloatArray  # steps by steps, no level subtracted
-    steps: FloatArray  # this and the rest with each stretch's mean subtracted
+    steps: FloatArray  # here and below, each stretch's mean is subtracted
     mixed: FloatArray
     levels: FloatArray
     stretches: int
@@ -243,7 +247,7 @@ def _partial(gram: FloatArray, q: int) -> tuple[FloatArray, FloatArray]:
         inner = inner - gram[q:, :q] @ np.linalg.pinv(gram[:q, :q], hermitian=True) @ gram[:q, q:]
     own = np.diag(inner)[:-1]
     cross = inner[:-1, -1]
-    # For a counter that the nuisance explains completely, the rest is rounding.
+    # If the nuisance explains a counter completely, the remainder is rounding.
     usable = own > 1e-10 * np.maximum(np.diag(gram)[q:-1], 1e-300)
     slope = np.where(usable, cross / np.where(usable, own, 1.0), 0.0)
     squares = np.maximum(inner[-1, -1] - slope * cross, 0.0)
@@ -277,7 +281,7 @@ def _alone(levels: Levels, index: int, forgets: float) -> tuple[FloatArray, Floa
 
 def _standard_error(x: FloatArray, residual: FloatArray) -> float:
     """Root of the variance of ``x @ errors``, with Bartlett weights."""
-    # Few events determine most of the line, and residuals shrink at such points (HC3).
+    # A few events determine most of the line, and residuals shrink at those points (HC3).
     lean = np.minimum(x * x / float(x @ x), 0.5)
     score = x * residual / (1.0 - lean)
     lags = int(4 * (score.size / 100.0) ** (2.0 / 9.0)) + 1

@@ -30,7 +30,7 @@ _PIECES = 12
 _FEWEST_PIECES = 4
 
 _FEWEST_EVENTS = 3.0
-_AGREES = 0.95  # share of samples that must agree; others fell between the event and its effect
+_AGREES = 0.95  # share of samples that must agree; the rest fell between an event and its effect
 _EDGE = 3  # samples at either end of a stretch, one of which must be at its usual level
 _CHANCE = 1e-3  # probability that some counter matches the idle readings by accident
 _CHANCE_CONFIRMING = 0.05  # the same for a counter that the samples already suggest
@@ -51,9 +51,9 @@ class MeanRate:
 def mean_rate(rises: FloatArray, events: FloatArray, most_blocks: int = _BLOCKS) -> MeanRate | None:
     """Divide total gain by total events over adjacent stretches of a run.
 
-    The interval is that of a ratio estimator: how far the rises of blocks of stretches deviate from
-    the mean rate times their events.  Blocks are needed because an event counted in one stretch may
-    have its effect in the next.
+    The interval is a ratio estimator's: it measures how far the gains of blocks of stretches
+    deviate from the mean rate times their events.  Blocks are needed because an event counted in
+    one stretch may have its effect in the next.
 
     Args:
         rises: [n], the gain of each stretch.
@@ -61,7 +61,7 @@ def mean_rate(rises: FloatArray, events: FloatArray, most_blocks: int = _BLOCKS)
         most_blocks: the maximum number of blocks.
 
     Returns:
-        None without events.
+        The mean rate; None if there are no events.
     """
     total = float(events.sum())
     if total <= 0:
@@ -104,7 +104,7 @@ def rate_per_hour(t_s: FloatArray, value: FloatArray, unit: str) -> Rate | None:
 def exact_multiple(
     value: FloatArray, counter: FloatArray, first: NDArray[np.bool_]
 ) -> float | None:
-    """Return the whole number of units per event, if events alone move the value by just that.
+    """Return the whole number of units per event; None if anything else moves the value.
 
     ``first`` marks the start of each stretch with a level of its own.
     """
@@ -122,11 +122,11 @@ def exact_multiple(
     for stretch in np.split(off, np.flatnonzero(first)[1:]):
         levels, counts = np.unique(stretch, return_counts=True)
         usual = levels[np.argmax(counts)]
-        # An event without effect would shift the level permanently, even a single one.
+        # Even a single event without effect would shift the level permanently.
         if usual not in stretch[:_EDGE] or usual not in stretch[-_EDGE:]:
             return None
         agreeing += int(counts.max())
-    # Where events are rare, the levels between them agree with anything: the events must agree too.
+    # If events are rare, the levels between them agree with any counter, so check the events too.
     moved = events > 0
     hit = float(np.mean(rises[moved] == times * events[moved]))
     return float(times) if agreeing >= _AGREES * off.size and hit >= _AGREES else None
@@ -167,8 +167,9 @@ def exact_at_idle(
 
 
 def _log_chance(events: FloatArray, times: int) -> float:
-    """Log probability that an unrelated counter fits: one interval sets the multiple, the others
-    match it.
+    """Log probability that an unrelated counter fits.
+
+    One interval sets the multiple; the others match it by chance.
     """
     moved = np.sort(events[events > 0])
     chances = np.log(np.maximum(times * moved, 1.0))

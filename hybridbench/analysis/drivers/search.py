@@ -1,9 +1,9 @@
 """Find the event that explains growth, and the rate: "+3.00 state slots per session close".
 
-Every counter of the run is a candidate, and time is the rival: a counter is named only if it
-explains the growth clearly better than the clock.  A count that is a whole multiple of a counter at
-every sample needs no statistics.  This is association, not proof: indistinguishable counters are
-listed as rivals, and readers can check the samples.
+Every counter of the run is a candidate; it is named only if it explains the growth clearly better
+than the clock does.  A count that is a whole multiple of a counter at every sample needs no
+statistics.  This is association, not proof: indistinguishable counters are listed as rivals, and
+readers can check the samples.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
 
 
 def correlates(rate: Rate) -> bool:
-    """Whether an event with this rate explains any growth: the interval excludes zero, and the
-    rate does not print as zero.
+    """Whether an event with this rate explains any growth.
+
+    It does if the interval excludes zero and the rate does not print as zero.
     """
     return rate.lower > 0 and rate.value >= LEAST_PER_EVENT
 
@@ -144,8 +145,9 @@ def correlates(rate: Rate) -> bool:
 def find_driver(
     t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints | None = None
 ) -> Driver | None:
-    """Return what drives the growth of ``value``; None if no counter explains it better than time,
-    or if the best counter hardly moves it.
+    """Return the event that drives the growth of ``value``.
+
+    None if no counter explains it better than time, or if the best counter hardly moves it.
     """
     driver = _best_driver(t_s, value, counters, hints or Hints())
     return driver if driver is not None and correlates(driver.rate("")) else None
@@ -162,7 +164,7 @@ def _best_driver(
     if singles:
         return _exact_driver(data, singles, hints)
     few = data.t_s.size < FEWEST_SAMPLES
-    # Samples may separate a cause from its effect; idle readings have both.
+    # A sample may fall between a cause and its effect; an idle reading includes both.
     at_idle = exact_at_idle(hints.witnesses(), _candidates(counters), against_samples=not few)
     if few or at_idle:
         return _from_idle(at_idle, hints)
@@ -187,8 +189,9 @@ class _Data:
         return bool(np.all(self.value == np.round(self.value)) and np.all(steps >= 0))
 
     def covered(self, index: int, lag: int) -> float:
-        """Return the share of the rises in intervals in which the candidate moved, extended by
-        ``lag`` intervals on both sides.
+        """Return the share of the rises in intervals in which the candidate moved.
+
+        These are extended by ``lag`` intervals on both sides.
         """
         inside = ~self.first[1:]
         rise = np.where(inside, np.maximum(np.diff(self.value), 0.0), 0.0)
@@ -209,7 +212,7 @@ class _Data:
         return bool(by_chance < np.log(_CHANCE / len(self.names)))
 
     def with_chance(self, index: int, ends: tuple[float, float]) -> tuple[float, float]:
-        """Widen a slope's interval for binomial chance, where only a share of the events leak."""
+        """Widen a slope's interval for binomial chance, if only a share of the events leak."""
         events, rises = self.moved(index), np.diff(self.value)[~self.first[1:]]
         if not self.counting or events <= 0:
             return ends
@@ -276,7 +279,7 @@ def _candidates(counters: EventCounters) -> list[str]:
 
 
 def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:
-    """Return how many samples to use: a pool that is exhausted can lose no more."""
+    """Return how many samples to use: an exhausted pool can lose no more slots."""
     if first[1:].any() or np.any(np.diff(y) < 0):
         return y.size
     rises = np.flatnonzero(np.diff(y) > 0)
@@ -287,7 +290,7 @@ def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:
 
 
 def _exact_ones(data: _Data) -> dict[int, float]:
-    """Return the candidates of which the value is a whole multiple, with the multiple."""
+    """Return the candidates that the value is a whole multiple of, with the multiple."""
     found: dict[int, float] = {}
     if not data.counting:
         return found
@@ -375,7 +378,7 @@ def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
 
 
 def _plausible(data: _Data) -> list[int]:
-    """Return the candidates that moved when the value rose; all, for a fluctuating level."""
+    """Return the candidates that moved when the value rose; all of them if it also falls."""
     every = range(len(data.names) - 1)
     if not data.counting:
         return list(every)

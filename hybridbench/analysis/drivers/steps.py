@@ -21,8 +21,8 @@ from hybridbench.records.verdict import Rate
 _COVERS = 0.9  # share of all rises that must fall into intervals in which the counter moved
 _COVERS_STEPS = 0.99  # share of all slots taken in steps in which the counter moved
 _SAME_STEPS = 0.05
-_PART = 0.15  # of all slots: the minimum share of each of several causes
-_TELLS = 4.0  # times likelier in losing steps than in others
+_PART = 0.15  # minimum share of all lost slots for each of several causes
+_TELLS = 4.0  # how many times more frequent a cause must be in losing steps than in all steps
 _MOST_PARTS = 3
 # These move in every step of a busy engine and would explain anything.
 _NOT_EVENTS = ("steps", "tokens", "chunks", "calls")
@@ -40,7 +40,7 @@ class StepDriver:
     counter: str
     covered: float  # share of the rises in intervals in which the counter moved
     per_event: float  # total rise per event; too small if slots were also freed
-    ends: tuple[float, float]  # of its interval (95%)
+    ends: tuple[float, float]  # 95% interval of ``per_event``
     events: float
     rise: float
     # Share of all steps in which the counter moved; None if only samples are known.
@@ -63,12 +63,12 @@ def find_step_driver(
 ) -> StepDriver | None:
     """Return the driver of slots held by waiting requests, from the worker's per-step counts.
 
-    It is, of the counters that moved in all steps in which slots were taken, the one that moved in
-    the fewest others; None without such samples.
+    Of the counters that moved in all steps that took slots, it is the one that moved in the fewest
+    other steps; None if there are no such counts.
     """
 
     def score(driver: StepDriver) -> float:
-        # Expectation only decides between counters that move in the same steps.
+        # The expected names only decide between counters that move in the same steps.
         likely = expectation(driver.counter, expected) is not None
         return driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
 
@@ -81,10 +81,10 @@ class LosingSteps:
     """The steps that lost slots of a pool, from the worker's per-step counts.
 
     Args:
-        always: counters that moved in all of them, and in the fewest others.
-        mostly: all counters that moved in nearly all of them.
-        parts: if no counter moved in all: rarer ones that moved in a substantial share, each with
-            its share of the lost slots and of all steps.
+        always: counters that moved in all of these steps, and in the fewest others.
+        mostly: all counters that moved in nearly all of these steps.
+        parts: if no counter moved in all of them: rarer counters that moved in a substantial share,
+            each with its share of the lost slots and of all steps.
     """
 
     always: tuple[str, ...]
@@ -129,8 +129,9 @@ def _of_steps(
 def find_rise_driver(
     t_s: FloatArray, value: FloatArray, counters: EventCounters, expected: Sequence[str] = ()
 ) -> StepDriver | None:
-    """Return the counter that moved in nearly all intervals in which ``value`` rose, and in few
-    others; ``expected`` are parts of likely names, likeliest first.
+    """Return the counter that moved in nearly all intervals where ``value`` rose and in few others.
+
+    ``expected`` has substrings of likely names, likeliest first.
     """
     rise = np.maximum(np.diff(value), 0.0)
     total = float(rise.sum())
