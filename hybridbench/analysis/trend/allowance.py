@@ -1,7 +1,7 @@
 """Memory growth explained by a cache: one whose size the user gave, or one with a bound.
 
-Until such a cache is full, its growth is neither a leak nor CLEAN, and the run says until when.
-Growth beyond it is judged as usual.
+Until such a cache is full, its growth is neither a leak nor CLEAN, and the reason gives the time
+left.  Growth beyond the cache's size is judged as usual.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from hybridbench.foundation.labels import labelled, unlabelled
 from hybridbench.foundation.metrics import MEMORY, SHARED
 from hybridbench.records.verdict import MetricResult, Reason
 
-# Samples whose median is the level of memory at either end of the run.
+# Number of samples whose median is the level of memory at either end of the run.
 _SAMPLES = 5
-# A cache that fills only after a longer time is not worth waiting for.
+# Ten years: the longest time until a cache is full that is reported.
 _LONGEST_S = 3650 * 86_400.0
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """The allowed growth of memory: ``budget`` for all processes together, None if nothing is left;
-    by a process's labels, the bounded container that is filling there, and its KV cache.
+    """The allowed growth of memory.
+
+    Attributes:
+        budget: for all processes together; None if nothing is left.
+        filling: the bounded container that is filling in a process, by the process's labels.
+        kv_caches: the KV cache that may be filling, by the process's labels.
     """
 
     budget: WithinBudget | None = None
@@ -40,7 +44,7 @@ class Allowance:
     def applied(
         self, results: Sequence[MetricResult], labels: Mapping[str, str]
     ) -> list[MetricResult]:
-        """Return one process's results; memory stays undecided while a cache may explain it."""
+        """Return one process's results, with memory undecided while a cache may explain it."""
         return [self._applied(result, labels) for result in results]
 
     def covers(self, name: str) -> bool:
@@ -68,7 +72,7 @@ def allowance_of(
     results: Iterable[Sequence[MetricResult]],
     growing: Sequence[Growing],
 ) -> Allowance:
-    """Return by how much memory may grow after ``start_s``, at the rates of ``results``."""
+    """Return how much memory may grow after ``start_s``, and until when at ``results``' rates."""
     filling = {
         labelled("", one.heap.labels): CacheIsFilling(
             path=one.name, size=one.last, bound=one.bound, full_in_s=one.full_in_s

@@ -1,6 +1,6 @@
 """Reduce samples to at most 80 blocks of equal time, the points to which every trend is fitted.
 
-Blocks cap the cost of all later steps, reduce autocorrelation, and a low quantile within each
+Blocks limit the cost of all later steps and reduce autocorrelation; a low quantile within each
 block ignores spikes and sawteeth shorter than a block (detection.md, "Blocks").
 """
 
@@ -24,8 +24,7 @@ _LOAD_EXPLAINS = 0.02
 class Blocks:
     """One value per stretch of equal length; stretches without a sample are left out.
 
-    ``index`` counts stretches from the start of the window, so a jump in it gives the distance
-    between two neighbours.
+    ``index`` counts stretches from the start of the window, so a jump in it is a gap.
     """
 
     t_s: FloatArray  # mean time of the block's samples
@@ -44,7 +43,7 @@ class Blocks:
 
 
 def block_count(samples: int, limit: int = MAX_BLOCKS) -> int:
-    """Return how many blocks ``samples`` fill with equal numbers in each, up to one."""
+    """Return how many blocks ``samples`` fill if each gets the same number, at most ``limit``."""
     per_block = -(-samples // limit)
     return samples // max(per_block, 1)
 
@@ -78,10 +77,10 @@ def make_blocks(
 
 
 def without_load(value: FloatArray, load: FloatArray) -> FloatArray:
-    """Subtract from ``value`` what the load in flight explains of it within ten samples.
+    """Subtract from ``value`` the part that the load in flight explains within groups of samples.
 
-    Ten samples are too few for a trend, so the regression sees only how the value follows the
-    load; it is used if it explains more than 2% of the variance within the groups.
+    A group has ten samples, too few for a trend, so the regression measures only how the value
+    follows the load; it is used if it explains more than 2% of the variance within the groups.
     """
     groups = value.size // _GROUP
     if groups < 2 or not np.ptp(load):

@@ -1,8 +1,8 @@
-"""When fitted models indicate a leak: every plausible one must, and the growth must continue.
+"""Decide whether models indicate a leak: all plausible ones must, and the growth must continue.
 
-Takes fits and returns yes or no with a reason; ``estimate`` makes the fits (detection.md,
-"Decision" and "Lumps").  Any warm-up slows down, but a leak does not: the pace of the last quarters
-is measured on the blocks alone, without any of the shapes.
+``estimate`` makes the fits; the functions here return yes or no with a reason (detection.md,
+"Decision" and "Lumps").  A warm-up slows down and a leak does not, so the pace of the last two
+quarters is measured on the blocks themselves, without any fitted shape.
 
 The thresholds were chosen on the curve corpus, seeds 1000 to 77015 and 8310000 (detection.md,
 "How fresh these figures are").
@@ -32,7 +32,7 @@ from hybridbench.analysis.trend.shapes import Trend, Warmup
 
 # BIC: all models this close to the best must agree before a leak is called.
 _DECIDE_WITHIN = 3.5
-# A trend that exceeds the growth by this factor needs a falling warm-up beside it.
+# A trend that exceeds the growth by this factor implies a falling warm-up beside it.
 _TREND_AND_NO_MORE = 1.15
 _LINES = (Trend.TIME, Trend.WORK)
 _SURE_WITH_STEPS = 0.6
@@ -41,10 +41,10 @@ _LUMPY_PHI = 0.75
 _FORGETS = 0.5  # below this autocorrelation, stretches between steps can be judged separately
 _STRETCH = 6  # blocks
 _STRETCH_SE = 2.0
-_STRETCH_KEEPS = 0.5  # of the trend
-_STRETCHES_SEEN = 0.7  # of the window
-# With a warm-up shape in the model, lumps may be its tail; then nearly half of them must come in
-# the second half, which no bending tail does.
+_STRETCH_KEEPS = 0.5  # minimum slope of a stretch, as a share of the trend
+_STRETCHES_SEEN = 0.7  # minimum share of the window in such stretches
+# If the model has a warm-up shape, lumps may be its tail; then nearly half of the growth must come
+# in the second half, which a flattening tail never reaches.
 _LATE_SHARE_WARMING = 0.45
 
 HALF, THREE_QUARTERS = 0.5, 0.75
@@ -52,13 +52,13 @@ _KEEPS_PACE = 0.88
 # If a warm-up shape is part of the explanation, fading is expected, so the tolerance is smaller.
 _TOLERANCE_SE = 2.0
 _TOLERANCE_SE_WARM = 1.0
-_SHOWS = 0.6  # of the claimed growth, in the last quarter
+_SHOWS = 0.6  # share of the claimed growth that the last quarter must show
 # A pace that recently fell to a fraction of its former value may fall again: the range in which to
 # search for such a late knee, and the ratio of paces that counts.
-_KNEES = (0.1, 0.85, 61)  # as np.linspace has it
+_KNEES = (0.1, 0.85, 61)  # arguments of np.linspace
 _FINER = 11
 _LATE_KNEE = 0.3
-_NEAR = 0.05  # of the window: the same knee
+_NEAR = 0.05  # share of the window; two knees this close are the same
 _SLOWED, _OTHER_FILL = 1.5, 10.0
 _KNEE_WITHIN = 6.0  # BIC: no strong evidence against it (Kass and Raftery 1995)
 _TWO_LINES_COST = 5  # parameters in the BIC: a level, a slope, and a bend with its position
@@ -67,20 +67,20 @@ _SURELY_SE = 2.0
 _MIN_BLOCKS = 6
 # An end is searched for at every block, so a bend must be more significant than at one place.
 _BEND_SE = 4.0
-_STOPPED = 0.5  # of the pace before
+_STOPPED = 0.5  # share of the pace before the end
 _FEWEST_BEFORE_STOP, FEWEST_AFTER_STOP = 6, 2
 
 _STRETCHES = 24
 _LARGEST_DROPPED = 3
-LATE_SHARE = 0.35  # of the growth, in the second half
+LATE_SHARE = 0.35  # minimum share of the growth in the second half
 
 
 @dataclass(frozen=True)
 class Question:
-    """Is growth over the window above ``floor``, at error rate ``alpha``, with up to ``max_steps``
-    steps allowed to explain it away?
+    """What is tested: that growth over the window exceeds ``floor``, at error rate ``alpha``.
 
-    Any model except a plain line may include a continuing warm-up; plain lines use ``line_floor``.
+    Up to ``max_steps`` steps may explain the growth away.  Any model except a plain line may
+    include a continuing warm-up; plain lines use ``line_floor``.
     """
 
     floor: float
@@ -89,7 +89,7 @@ class Question:
     max_steps: int
 
     def floor_of(self, model: Model) -> float:
-        """Return the growth that ``model`` must exceed to call a leak."""
+        """Return the growth that ``model`` must exceed to indicate a leak."""
         is_line = is_plain(model) and not model.steps and model.candidate.trend in _LINES
         return self.line_floor if is_line else self.floor
 
@@ -97,8 +97,8 @@ class Question:
 def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question) -> bool:
     """Whether every model close to the best has a trend significantly above the floor.
 
-    A best model that uses all its steps, or strongly autocorrelated noise, can hide a leak in lumps
-    and can fake one: then the lumps decide.
+    If the best model uses all its steps, or the noise is strongly autocorrelated, a leak in lumps
+    can be hidden or faked; then the lumps decide.
     """
     best = fits[0].model
     all_agree = chance(fits, asked) < asked.alpha
@@ -136,7 +136,7 @@ def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
 def goes_on(pace: Pace | None, best: ModelFit, growth: float) -> bool:
     """Whether growth keeps its pace.
 
-    A falling logarithmic warm-up leaves room for a trend that nothing shows by itself; a falling
+    A falling logarithmic warm-up permits a trend that the blocks alone do not show; a falling
     warm-up that ends may be an accelerating leak.
     """
     trend = best.trend()
@@ -148,11 +148,12 @@ def goes_on(pace: Pace | None, best: ModelFit, growth: float) -> bool:
 
 
 def slowed(fits: Sequence[ModelFit], problem: Problem, phi: float) -> tuple[float, float] | None:
-    """Return growth per window before and after a late knee that reduced the pace, if two lines
-    meeting there explain the blocks as well as the best model, or are it; else None.
+    """Return growth per window before and after a late knee that reduced the pace, or None.
 
-    A fill that ends may leave a leak of any size; one that slows down continues to fill.  Lumps and
-    steps about one line look bent, too: if they explain nearly as much, there is no knee.
+    There is a knee if two lines that meet there explain the blocks as well as the best model, or
+    are that model.  A fill that ends may leave a leak of any size; one that slows down continues to
+    fill.  Lumps and steps about one line also look bent: if they explain nearly as much, there is
+    no knee.
     """
     knee, bent = _best_knee(problem, phi, np.linspace(*_KNEES))
     step = (_KNEES[1] - _KNEES[0]) / (_KNEES[2] - 1)
@@ -208,7 +209,7 @@ def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
 
 
 def reason(all_agree: bool, best: ModelFit) -> str:
-    """Return why it is not called a leak, as a word that ``metric_trend`` explains."""
+    """Return the code of why growth is not called a leak; ``metric_trend`` explains it."""
     if all_agree or not is_plain(best.model):
         return "still-filling"
     return "few-steps" if len(best.model.steps) > 1 else "too-short"
@@ -239,9 +240,7 @@ def tail(above: float, se: float, df: int) -> float:
 
 @dataclass(frozen=True)
 class Pace:
-    """Growth over [1/2, 3/4] and [3/4, 1] of the window, scaled to a whole window, with its
-    standard errors.
-    """
+    """Growth per window over [1/2, 3/4] and [3/4, 1] of the window, with standard errors."""
 
     third_quarter: float
     last_quarter: float
@@ -253,7 +252,7 @@ class Pace:
         return self.last_quarter + _TOLERANCE_SE * self.se_last >= _SHOWS * growth
 
     def holds(self, *, warming: bool) -> bool:
-        """Whether growth continues, and no slower than before."""
+        """Whether growth continues and is not shown to be slower than before."""
         tolerance = _TOLERANCE_SE_WARM if warming else _TOLERANCE_SE
         surely = _SURELY_SE if warming else 0.0
         fade = self.last_quarter - _KEEPS_PACE * self.third_quarter
@@ -263,8 +262,9 @@ class Pace:
 def measure_pace(
     progress: FloatArray, value: FloatArray, gaps: FloatArray, phi: float
 ) -> Pace | None:
-    """Return the pace of ``value`` in the last two quarters of ``progress`` (time or work, 0 to 1);
-    None if there are too few blocks.
+    """Return the pace of ``value`` in the last two quarters; None if there are too few blocks.
+
+    ``progress`` is time or work, from 0 to 1.
     """
     late = progress >= HALF
     p = progress[late]
@@ -292,8 +292,8 @@ def measure_pace(
 def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) -> bool:
     """Whether growth through the second half ended significantly before the end of the window.
 
-    A fill at constant speed that ends in the last tenth is a straight line for nine tenths, and no
-    shape distinguishes it from a leak; the few blocks after its end do, wherever that is.
+    A fill at constant speed that ends in the last tenth of the window is a straight line until
+    then.  No shape distinguishes it from a leak, but the few blocks after its end do.
     """
     late = progress >= HALF
     p, y = progress[late], value[late]
@@ -335,9 +335,7 @@ def _whitened(design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray) -
 
 
 def surely_ends(before: float, after: float, cov: FloatArray) -> bool:
-    """Whether the second of two paces, with their covariance, is significantly below half of the
-    first.
-    """
+    """Whether pace ``after`` is significantly below half of ``before``, given their covariance."""
     contrast = np.array([-1.0, 1.0])
     se_bend = float(np.sqrt(max(contrast @ cov @ contrast, 0.0)))
     se_after = float(np.sqrt(max(cov[1, 1], 0.0)))

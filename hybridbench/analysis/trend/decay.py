@@ -1,8 +1,8 @@
 """How the cost of work changes over a run, in itself and relative to the machine's speed.
 
-A time is judged twice: in itself, and relative to the other times of the same run.  If the machine
-is slowed from outside, all of them grow by the same factor; a decaying engine stands out from its
-own other parts.
+Each time is judged twice: in itself, and relative to the other times of the same run.  If something
+else slows the machine, all times grow by the same factor; if a part of the engine decays, its time
+grows more than those of the other parts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsen
 LEAST_WINDOW_S = 90.0
 
 _LEAST_OTHERS = 2  # other times to compare with
-# The same busy neighbour slows different parts by different amounts: this share of the slowdown of
-# the others, as a logarithm, is no sign of decay.
+# A busy neighbour slows different parts by different amounts: a difference of this share of the
+# others' slowdown, as a logarithm, is not a sign of decay.
 _UNLIKE = 0.5
 _WHOLE, _MODEL = "token_ms", "forward_ms"
 
@@ -52,17 +52,17 @@ class Change:
     def is_decay(self, derived: DerivedMetric) -> bool:
         if not derived.judged or self.raw is None or self.relative is None:
             return False
-        # What takes no longer than before has not become worse, however much faster the rest is.
+        # A part that takes no longer than before is not worse, however much faster the rest became.
         return self.relative.worse and self.raw.change > 0
 
     def is_machine(self, derived: DerivedMetric) -> bool:
-        """Whether it got worse, but no more than everything else."""
+        """Whether the quantity got worse, but no more than everything else did."""
         worse = self.raw is not None and self.raw.worse
         return worse and derived.timed and derived.judged and not self.is_decay(derived)
 
 
 def can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:
-    """Whether there is enough of the work to judge a change."""
+    """Whether there is enough work to judge a change."""
     long_enough = window.steady and window.duration_s >= LEAST_WINDOW_S
     return long_enough and len(blocks) >= LEAST_BLOCKS and blocks.total >= derived.least_value
 
@@ -109,8 +109,9 @@ def change_of(
 def _slowness(
     record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, span_s: tuple[float, float]
 ) -> FloatArray | None:
-    """Return the relative slowdown of the other times, as a logarithm at the same blocks; NaN
-    where too few of them are known, None without others.
+    """Return the relative slowdown of the other times, as a logarithm at the same blocks.
+
+    It is NaN where too few of them are known, and None if there are too few others.
     """
     others = []
     for other in DERIVED_METRICS:
@@ -135,7 +136,10 @@ def _slowness(
 
 
 def _is_reference(derived: DerivedMetric, other: DerivedMetric) -> bool:
-    """Compare the whole step with the model's part of it, and a part with the other parts."""
+    """Whether ``other`` is a reference for ``derived``.
+
+    A whole step is compared with the model's part of it, and a part with the other parts.
+    """
     if derived.name == _WHOLE:
         return other.name == _MODEL
     return other.timed and other.judged and other.name not in (_WHOLE, derived.name)
@@ -155,9 +159,7 @@ def _without_loads(z: FloatArray, loads: FloatArray) -> FloatArray:
 
 
 def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
-    """Return the half-width of the interval of the ratio of sums, under AR(1) noise between
-    neighbouring blocks.
-    """
+    """Return the half-width of the interval of ``blocks.total``, under AR(1) noise."""
     count = len(blocks)
     residual = (blocks.over - blocks.total * blocks.under) / float(blocks.under.mean())
     energy = float(residual @ residual)

@@ -1,7 +1,7 @@
-"""The composite estimator: takes one series, returns growth with its interval and the reasons.
+"""Estimate the growth of one series, with its interval and the reasons.
 
-It knows nothing about bytes, metric thresholds or run verdicts; ``metric_trend`` adds those.  For
-the method and its measured performance see detection.md.
+Units, metric thresholds and run verdicts are added by ``metric_trend``.  For the method and its
+measured performance see detection.md.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ MIN_SAMPLES = 24
 _REPORT_WITHIN = 4.5  # BIC: models this close widen the interval
 _MOST_MODELS = 60
 _LEAST_WIDTH = 0.01  # an interval narrower than 1% of the rate would ignore model error
-_TROUGHS_KEEP = 0.6  # of the claimed growth
+_TROUGHS_KEEP = 0.6  # share of the claimed growth that each trough must keep
 _TROUGHS_FOR_MODELS = 16
 # Chosen on seeds 1000, 40000 and 50000 of the curve corpus (detection.md).  Autocorrelation above
 # the first value is mostly misfit; then the later half counts if its own autocorrelation is below
 # the second.
 _HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
-_WORK_DIFFERS = 0.03  # work that differs less from time, or from other work, is no rival
+_WORK_DIFFERS = 0.03  # work that differs less from time, or from other work, is not tried
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller knows and asks for."""
+    """Thresholds of the test, and limits of the models that are tried."""
 
     floor: float = 0.0  # growth over the window that must be exceeded to call a leak
     line_floor: float | None = None  # the same for a plain line; ``floor`` if None
@@ -84,7 +84,7 @@ class Options:
     confidence: float = 0.95
     quantile: float = BYTES_QUANTILE
     limits: ShapeLimits = field(default_factory=ShapeLimits)
-    collected: bool = False  # a garbage collector empties it: a fall ends a tooth
+    collected: bool = False  # a garbage collector empties it, so a fall ends a tooth
     max_blocks: int = MAX_BLOCKS
     max_steps: int = 3
 
@@ -106,7 +106,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Growth over the window: the value at its end less that at its start, at the current rate."""
+    """Growth over the whole window at the current rate, with its interval and the reasons."""
 
     blocks: Blocks
     fitted: FloatArray  # at the blocks
@@ -116,15 +116,15 @@ class Estimate:
     lower: float
     upper: float
     leak: bool  # every plausible model has a trend above the floor, and it does not fade
-    reason: str  # why not, as a word that ``metric_trend`` explains; empty for a leak
+    reason: str  # code of why not, which ``metric_trend`` explains; empty for a leak
     # Growth per window before and after it slowed: at a late knee, or in the last two quarters.
     fade: tuple[float, float] | None
     phi: float = 0.0
     floor: float = 0.0  # the floor that growth was compared with
-    p_value: float = 1.0  # of growth at most at the floor, in the weakest plausible model
+    p_value: float = 1.0  # for growth up to the floor; the largest among the plausible models
     slowed: bool = False  # there is a late knee; growth before it counts
     returns: bool = False  # in every plausible model, memory returns after its falls
-    lows: float = 0.0  # growth between the lowest levels before and after a peak, not for a leak
+    lows: float = 0.0  # growth between the lowest levels before and after a peak; 0 for a leak
 
 
 def estimate(samples: Samples, options: Options | None = None) -> Estimate:
@@ -146,7 +146,7 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
         and climbs_alike(samples.t_s, load, found.blocks, found.fitted, found.growth)
     ):
         return replace(found, leak=False, reason="load-climbs")
-    # The estimate may rest on the later half, in which the earlier part of a swing is missing.
+    # The estimate may cover only the later half, which lacks the earlier part of a swing.
     if found.leak:
         return replace(found, leak=False, reason="one-cycle") if rises_again(whole) else found
     per_window = (found.blocks.end_s - found.blocks.start_s) / (whole.end_s - whole.start_s)
@@ -188,8 +188,8 @@ def _estimate(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
     found = _unless_stored_up(sawtooth, by_models, opts)
     if by_troughs is None:
         return found
-    # Very short ramps are noise without memory, and if ramps differ, the troughs vary more than the
-    # stretches between them: then the blocks are more precise.
+    # Very short ramps are uncorrelated noise, and if ramps differ, the troughs vary more than the
+    # stretches between them.  In both cases the blocks are more precise.
     narrower = found.upper - found.lower < by_troughs.upper - by_troughs.lower
     return found if found.phi <= _FORGETS_AGAIN and narrower else by_troughs
 
@@ -209,8 +209,10 @@ def _unless_stored_up(sawtooth: Sawtooth | None, found: Estimate, opts: Options)
 
 
 def _troughs_rise(sawtooth: Sawtooth, found: Estimate) -> bool:
-    """Whether the growth holds despite few ramps: each trough is above the previous one by what the
-    growth predicts, a single fall frees little, or there is no fall for longer than a ramp lasts.
+    """Whether the growth holds despite few ramps.
+
+    It does if each trough is above the previous one by what the growth predicts, if a single fall
+    freed little, or if nothing has fallen for longer than a ramp lasts.
     """
     if sawtooth.outgrown:
         return True
@@ -240,8 +242,9 @@ def _constant(blocks: Blocks) -> Estimate:
 def _from_models(
     samples: Samples, blocks: Blocks, opts: Options, sawtooth: Sawtooth | None = None
 ) -> Estimate:
-    """Fit every plausible shape and combine them; a random-walk loss may still be called a leak
-    where the shapes see bends and steps.
+    """Fit every plausible shape and combine them.
+
+    A loss that is a random walk may be called a leak even if the shapes fit bends and steps to it.
     """
     dips = find_dips(blocks, sawtooth, opts.quantile)
     problem, works = _problem(samples, blocks, opts, dips)
@@ -292,7 +295,7 @@ def _from_models(
 
 
 def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
-    """Return a leak whose bends and steps are within the randomness of a random-walk loss."""
+    """Return ``found`` as a leak: its bends and steps are what a random walk produces by chance."""
     lower, upper = walk.interval(opts.confidence)
     return replace(
         found,
@@ -311,7 +314,7 @@ def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
 
 
 def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
-    """Whether the model needs the dips, without any steps, which a sawtooth would need."""
+    """Whether the model has the dips but no steps; a sawtooth would need steps."""
     if model.steps:
         return False
     columns = problem.shapes.columns[:, list(model.candidate.columns)]
@@ -321,9 +324,10 @@ def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
 def _from_later_half(
     samples: Samples, opts: Options, whole: Estimate, sawtooth: Sawtooth | None
 ) -> Estimate:
-    """Judge the later half alone, for when the whole run's noise is just misfit of every shape.
+    """Judge the later half alone, because over the whole run the noise is misfit of every shape.
 
-    What happened in the first half then no longer matters; a leak must show in both.
+    The shape of the first half then no longer matters, but a leak must also exceed the floor over
+    the whole run.
     """
     from_s = 0.5 * (whole.blocks.start_s + whole.blocks.end_s)
     late = samples.t_s >= from_s
@@ -343,7 +347,7 @@ def _from_later_half(
     half = _from_models(part, blocks, fewer, late_sawtooth)
     if half.phi > _FORGETS_AGAIN:
         return whole
-    # Few falls may end ramps as long as the run, in either half.
+    # A few falls may end ramps as long as the run, so check the whole run's falls as well.
     half = _unless_stored_up(sawtooth, _unless_stored_up(late_sawtooth, half, opts), opts)
     leak = half.leak and whole.lower > opts.floor
     return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
@@ -364,7 +368,7 @@ def _united(
 def _problem(
     samples: Samples, blocks: Blocks, opts: Options, dips: Beside | None
 ) -> tuple[Problem, list[FloatArray]]:
-    """Return the blocks with all shapes, and the progress of each work that is no rival."""
+    """Return the blocks with all shapes, and the progress of each work that differs from time."""
     works: list[FloatArray] = []
     for work in samples.works:
         scaled = _progress(samples.t_s, work, blocks)

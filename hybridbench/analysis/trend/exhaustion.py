@@ -12,12 +12,12 @@ from hybridbench.foundation.metrics import DEVICE_MEMORY, GRAPH_MEMORY, Unit
 from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.verdict import Rate
 
-# Words for the manifest's sources of a memory limit.
+# Descriptions of the manifest's sources of a memory limit.
 _LIMIT_SOURCES: Mapping[str, str] = {
     "cgroup": "the control group's memory limit",
     "MemAvailable": "what the machine had available at the start",
 }
-# Memory limited for the worker alone; the machine's limits apply to all of these.
+# Metrics of process memory, to which the machine's limit applies.
 _PROCESS_MEMORY = ("rss_anon_swap_bytes", "gc_collectible_bytes")
 
 
@@ -74,9 +74,9 @@ def _known_limit(size: float, said: str) -> Limit | None:
 
 
 def time_to_exhaustion(limit: Limit, now: float, rate_per_hour: Rate) -> Exhaustion | None:
-    """Return when ``now`` reaches ``limit`` at ``rate_per_hour``; None if it does not grow.
+    """Return when ``now`` reaches ``limit`` at ``rate_per_hour``; None if there is no growth.
 
-    Zero seconds if it is already past the limit.
+    The times are 0 if ``now`` is already past the limit.
     """
     if rate_per_hour.value <= 0:
         return None

@@ -37,9 +37,7 @@ _PHI_CLOSE = 0.02
 
 @dataclass(frozen=True)
 class Problem:
-    """The blocks to explain: values, the distance of each block from the one before, and the
-    shapes.
-    """
+    """The blocks to explain: their values, the gaps between them, and the shapes."""
 
     y: FloatArray
     gaps: FloatArray  # [blocks - 1], 1 where no block is missing
@@ -108,7 +106,7 @@ def choose_phi(problem: Problem, max_steps: int) -> float:
     """Estimate the autocorrelation between neighbouring blocks from the best model's residuals.
 
     A first pass without steps prevents correlated noise from being explained as steps; correlation
-    and model are then improved alternately, at most three times.
+    and model are then refined alternately, at most three times.
     """
     best = best_model(problem, FIRST_PHI, 0)
     phi = _phi_of(fit_model(problem, best, FIRST_PHI))
@@ -125,9 +123,7 @@ def _phi_of(fit: ModelFit) -> float:
 
 
 def cautious_phi(phi: float, blocks: int) -> float:
-    """Return the upper end of ``phi``'s 80% interval, for standard errors that allow for an
-    estimate that is too low by chance.
-    """
+    """Return the upper end of ``phi``'s 80% interval, in case the estimate is too low by chance."""
     return min(phi + 1.28 * float(np.sqrt((1.0 - phi * phi) / blocks)), 0.99)
 
 
@@ -148,9 +144,7 @@ def fit_model(problem: Problem, model: Model, phi: float) -> ModelFit:
 
 
 def whiten(matrix: FloatArray, phi: float, gaps: FloatArray) -> FloatArray:
-    """Transform ``matrix`` [blocks, columns] to units of innovations: each row less its prediction
-    from the row before.
-    """
+    """Whiten ``matrix`` [blocks, columns]: each row less its prediction from the row before."""
     out = np.empty_like(matrix)
     out[0] = matrix[0] * np.sqrt(1.0 - phi * phi)
     reach = phi**gaps
@@ -162,9 +156,7 @@ def whiten(matrix: FloatArray, phi: float, gaps: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Gram:
-    """Inner products of whitened columns, net of the level and of unit length: candidates'
-    columns, steps, y.
-    """
+    """Inner products of whitened unit columns net of the level: candidates' columns, steps, y."""
 
     products: FloatArray
     columns: int
@@ -297,7 +289,7 @@ def is_plain(model: Model) -> bool:
 
 
 def without_beside(fit: ModelFit, problem: Problem) -> FloatArray:
-    """Return the blocks without what follows the load, oscillates or returns: none is growth."""
+    """Return the blocks without the fitted load, oscillation and dips, which are not growth."""
     count = fit.model.candidate.beside
     columns = problem.shapes.columns[:, list(fit.model.candidate.columns[:count])]
     less: FloatArray = problem.y - columns @ fit.beta[1 : 1 + count]
@@ -305,7 +297,7 @@ def without_beside(fit: ModelFit, problem: Problem) -> FloatArray:
 
 
 def without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
-    """Return the blocks without fitted steps and returning dips, neither of which is pace."""
+    """Return the blocks without fitted steps and dips, which do not belong to the pace."""
     less: FloatArray = problem.y
     passing = () if dips is None else dips.columns
     for place in range(fit.model.candidate.beside):

@@ -1,6 +1,4 @@
-"""The trend of one gated metric in the judged window: applies thresholds, returns LEAK, CLEAN or
-INCONCLUSIVE.
-"""
+"""Judge the trend of one gated metric in the judged window: LEAK, CLEAN or INCONCLUSIVE."""
 
 from __future__ import annotations
 
@@ -61,10 +59,10 @@ from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
 
-# Reasons of an estimate that fully explain why it is no leak.
+# Reasons of an estimate that explain by themselves why growth is not a leak.
 _OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, OneCycle, FewSteps)}
 
-MIN_PROBES = 30  # heap scans needed before such a metric's trend may be judged
+MIN_PROBES = 30  # heap scans needed before the trend of collectible memory may be judged
 
 # Without ``steady``, a fill at constant speed looks like a leak to any statistic for the first 45
 # minutes (detection.md, "What it cannot do").
@@ -81,7 +79,8 @@ _SLOWEST_AFTER_STEADY = 0.5
 # floor applies.
 _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
-# The share of it used without profile limits: no healthy run on that page reached half of it.
+# The shares of it used without profile limits, for any shape and for a plain line: no healthy run
+# on that page reached half of it.
 _SETTLES_UNMEASURED, _SETTLES_ALONG_A_LINE = 0.5, 0.25
 
 # After half a day, small processes are judged by relative growth per day, however few bytes it is.
@@ -100,7 +99,7 @@ _PAGE_BYTES = 4096.0
 # nor a doubt.
 FEW_HANDLES = 3.0
 
-# Of a rise in steps, the part that must come in each half of the window.
+# Minimum share of a rise in steps that must come in each half of the window.
 _STEP_SHARE = 0.25
 
 _MOST_WORKS = 2
@@ -116,21 +115,20 @@ class Effort:
 
 
 def settles_by(base_bytes: float, duration_s: float) -> float:
-    """Return the bytes by which a healthy allocator may still grow in a window of ``duration_s``
-    after its warm-up.
-    """
+    """Return the bytes by which a healthy allocator may still grow in a window after warm-up."""
     fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
     return fade * max(_SETTLES_BYTES, _SETTLES_SHARE * abs(base_bytes))
 
 
 def handles_bound(judged_s: float) -> float:
-    """Return the growth of handles per hour that is CLEAN in ``judged_s`` without a limit."""
+    """Return the handles per hour below which growth over ``judged_s`` is CLEAN without a limit."""
     return max(1.0, 3600.0 / max(judged_s, 1.0)) * FEW_HANDLES
 
 
 def gated_metrics(record: RunRecord) -> list[MetricSpec]:
-    """Return the declared trends with samples in this record, by name; processes with a role have
-    records of their own (``facts/processes.py``).
+    """Return the trend metrics that have samples in this record.
+
+    Processes with a role have records of their own (``facts/processes.py``).
     """
     if record.gates is not None:
         return [gate.spec for name, gate in record.gates.items() if len(record.series[name])]
@@ -193,15 +191,16 @@ class _Terms:
     spec: MetricSpec
     window: Window
     base: float
-    rises: tuple[float, float] = (0.0, 0.0)  # from one half's level to the next, if higher is worse
+    rises: tuple[float, float] = (0.0, 0.0)  # in the first and the second half; positive is worse
 
     @property
     def floor(self) -> float:
         return self.floor_after(self.window.duration_s)
 
     def floor_after(self, duration_s: float) -> float:
-        """Return the growth that matters in a window of ``duration_s``: from half a day on, growth
-        relative to the size of a small process counts.
+        """Return the growth per hour that matters in a window of ``duration_s``.
+
+        From half a day on, growth relative to the size of a small process counts.
         """
         share = self.spec.floor_share_per_hour * abs(self.base)
         floor = self.spec.floor_per_hour
@@ -217,7 +216,7 @@ class _Terms:
 
     @property
     def line_growth(self) -> float:
-        """The same for growth along a plain line, which settling never is."""
+        """The same for growth along a plain line, which settling never follows."""
         return self._least(_SETTLES_ALONG_A_LINE)
 
     def _least(self, unmeasured: float) -> float:
@@ -230,11 +229,10 @@ class _Terms:
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
     def settled_rate(self, reason: str) -> float:
-        """Return the rate above which significant growth is never CLEAN; ``reason`` is why it is
-        not a leak.
+        """Return the rate above which significant growth is never CLEAN.
 
-        A line without a warm-up does not settle.  After ``steady`` the profile's limit says what
-        may still settle within the hour.
+        ``reason`` is why it is not a leak.  A line without a warm-up does not settle.  After
+        ``steady`` the profile's limit says how much may still settle within the hour.
         """
         unexplained = reason == ReasonCode.TOO_SHORT and not self.window.steady
         settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
@@ -244,13 +242,14 @@ class _Terms:
 
     @property
     def doubtful_share(self) -> float:
-        """Share of the floor above which significant growth is neither a leak nor CLEAN.  A user's
-        threshold settles the question for all growth below it.
+        """Share of the floor above which significant growth is neither a leak nor CLEAN.
+
+        A user's threshold settles the question for all growth below it.
         """
         return 1.0 if self.bound_by == "threshold" else _SETTLED_SHARE
 
     def never_decides(self, rate: Rate) -> bool:
-        """Whether growth as certain as ``rate`` stays undecided in a window of any length."""
+        """Whether growth at ``rate`` would stay undecided in a window of any length."""
         floor = self.floor_after(np.inf)
         in_bytes = self.spec.unit is Unit.BYTES
         return in_bytes and self.doubtful_share * floor < rate.lower and rate.upper <= floor
@@ -266,14 +265,15 @@ class _Terms:
 
     @property
     def has_limits(self) -> bool:
-        """Whether a limit is set, even if only for longer runs: then the limit defines how much a
-        healthy run may settle.
+        """Whether a limit is set, even if only for longer runs.
+
+        The limit then defines how much a healthy run may settle.
         """
         return self.limit is not None or _has_limits(self.record)
 
     @property
     def unlimited(self) -> bool:
-        """Whether the profile has no limit for this metric in so short a run: it is undecided."""
+        """Whether the metric is undecided because the profile has no limit in so short a run."""
         gated_by_profile = self.spec.name in (
             MEMORY,
             DEVICE_MEMORY,
@@ -294,7 +294,7 @@ class _Terms:
 
     @property
     def bound_by(self) -> Literal["threshold", "profile", "margin"]:
-        """Return who set ``bound``."""
+        """Return the source of ``bound``."""
         if self.limit is None:
             return "margin"
         return "profile" if self.record.gates is None else "threshold"
@@ -344,7 +344,7 @@ def _has_limits(record: RunRecord) -> bool:
 
 
 def _load(facts: Facts, t: FloatArray) -> FloatArray | None:
-    """Return the requests in flight: waiting requests hold their prompts as running ones do."""
+    """Return the requests in flight, including waiting ones, which also hold their prompts."""
     load = np.zeros(t.size)
     for series in facts.load:
         if len(series) >= 2:
@@ -390,7 +390,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
 def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     unit, upper = terms.spec.unit.value, rate.upper
     if found.leak and terms.may_call_leak:
-        # Of the judged blocks, which may be those of the later half alone.
+        # The rate over the judged blocks, which may cover only the later half of the window.
         faster_than = found.floor / (found.blocks.end_s - found.blocks.start_s) * 3600
         return "LEAK", EveryModelGrows(model=found.model, faster_than=faster_than, unit=unit)
     # Significant growth is never CLEAN, whatever the limit: it is a leak or it needs more time.
@@ -410,9 +410,9 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
 
 
 def _steps_may_go_on(terms: _Terms, found: Estimate) -> bool:
-    """Whether it rose in steps, in both halves, by more than a healthy process settles by.
+    """Whether the metric rose in steps, in both halves, by more than a healthy process settles by.
 
-    Only where no profile says by how much a healthy run may grow.
+    Always False if a profile limits how much a healthy run may grow.
     """
     risen = sum(terms.rises)
     if terms.has_limits or risen <= terms.least_growth:
@@ -440,7 +440,7 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
 
 
 def _fills(found: Estimate) -> bool:
-    """Whether growth slows down; the pace check fails for more reasons, also without growth."""
+    """Whether growth slows down; the pace check can also fail for other reasons."""
     if found.reason != ReasonCode.STILL_FILLING:
         return False
     return found.fade is None or found.fade[0] > max(found.fade[1], 0.0)
@@ -458,10 +458,10 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
 
 
 def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
-    """Return how long a window would decide: the interval narrows with time to the power 3/2.
+    """Return the window length that would decide: the interval narrows with time to the power 3/2.
 
-    None if no length would: flat memory under a profile without a limit, and growth that is
-    significant but no leak.
+    None if no length would: flat memory under a profile without a limit, or significant growth that
+    is not a leak.
     """
     if terms.never_decides(rate):
         return None
@@ -474,7 +474,7 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
         longer = max(longer, _HALF_A_DAY_S)
     shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
     if rate.lower > terms.bound and not _fills(found):
-        # If it goes on it is a leak, once it exceeds what a healthy process settles by.
+        # If the growth continues, it is a leak once it exceeds what a healthy process settles by.
         longer = max(longer, shortest, terms.least_growth / rate.lower * 3600.0)
     if terms.unlimited:
         limit_s = next_limit_s(terms.record)
@@ -485,7 +485,7 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
 
 
 def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
-    """Judge garbage that is collected now and then, by the levels after the collections."""
+    """Judge collectible garbage by its levels after full collections."""
     unit, seconds = terms.spec.unit.value, terms.window.duration_s
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
     enough = len(floors) >= FEWEST_FLOORS

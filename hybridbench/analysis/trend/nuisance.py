@@ -1,10 +1,11 @@
-"""Movements of memory that are no growth: the load, its running maximum, an oscillation, a part
-that is lost and returns.  Each is a column that any model may include beside its shape.
-An allocator keeps what the highest load took.  An oscillation without a recorded cause (load by the
-hour or the day) is a sine of any period; distinguishing it from a trend takes at least two cycles.
-A helper process that dies and refills its buffers makes memory drop at once and return within a
-share of the window; a warm-up with three steps would treat that as strongly correlated noise, and a
-sawtooth as freed growth.
+"""Movements of memory that are not growth: the load, its running maximum, oscillations, dips.
+
+Each is a column that any model may include beside its shape.  An allocator keeps what the highest
+load took.  An oscillation without a recorded cause (load by the hour or the day) is fitted as a
+sine of any period; distinguishing it from a trend takes at least two cycles.  A helper process that
+dies and refills its buffers causes a dip: memory drops at once and returns within a share of the
+window.  A warm-up with three steps would treat a dip as strongly correlated noise, and a sawtooth
+would treat it as freed growth.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from hybridbench.analysis.trend.gls import FIRST_PHI, Problem, best_model, fit_m
 from hybridbench.analysis.trend.sawtooth import Sawtooth
 from hybridbench.analysis.trend.shapes import Beside
 
-_VARIES = 0.1  # of the highest mean load of a block
+_VARIES = 0.1  # minimum variation, as a share of the highest mean load of a block
 # How far memory may lag behind the load: time constants as shares of the window.
 _LAGS = 0.01 * 2.0 ** np.arange(5)
-_LATE_LEAVES = 0.9  # of the residual of a parabola and the load without lag
+_LATE_LEAVES = 0.9  # share of the residual left by a parabola and the load without lag
 _BINS_A_BLOCK = 6
 # Measured on the control load-ramp (detection.md, "What it cannot do").
-_PEAK_RISES = 0.1  # of its final height
+_PEAK_RISES = 0.1  # minimum rise of the running maximum, as a share of its final height
 # Minimum climb of the load, and its R2 with the growth, to call the two inseparable.
 _CLIMBS, _ALIKE = 0.2, 0.95
 
@@ -32,30 +33,30 @@ _FEWEST_CYCLES = 2.0
 _BLOCKS_A_CYCLE = 4
 _CYCLE_GRID = 0.1  # cycles
 _FINE_CYCLE_GRID = 0.01
-_SWING_EXPLAINS = 0.5  # of the residual of the best shape without it
+_SWING_EXPLAINS = 0.5  # minimum share of the best shape's residual that a swing must explain
 # Height, phase, and the search for the period.
 _SWING_PARAMETERS = 5
 
 # Chosen on the curve corpus, seeds 77000 to 77015, kind "restarts" (detection.md).
 MOST_FALLS = 4
-# How long the return takes, as the time constant of an exponential in shares of the window.
-# Slower climbs than the largest that counts are those of a sawtooth.
+# Time constants of the exponential return, as shares of the window.  A climb slower than
+# ``_SLOWEST`` is the ramp of a sawtooth.
 _TAUS = 0.005 * 1.6 ** np.arange(10)
 _SLOWEST = 0.06
-_DIPS_EXPLAIN = 0.5  # of the residual of a parabola
+_DIPS_EXPLAIN = 0.5  # maximum share of a parabola's residual that dips may leave
 _LATEST = 0.15  # minimum share of the window after a fall, for a return to be seen
-_LEAST_SEEN = 0.1  # of a fall, in the block that shows most of it
+_LEAST_SEEN = 0.1  # minimum share of a fall in the block that shows most of it
 _WITHIN = (np.arange(20) + 0.5) / 20.0
 _REFINED = 3
 _FINER = np.linspace(-0.75, 0.75, 7)
 
 
 def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> Beside | None:
-    """Return the mean load of each block, centred, lagged if that fits better; None if it hardly
-    varies.
+    """Return each block's mean load, centred; None if it hardly varies.
 
-    What idle connections, sessions or entries with a time to live hold lags behind the load: an
-    oscillation or step of the load then leaves a bend that a trend would explain.
+    The load is lagged if that fits better.  Memory held by idle connections, sessions or entries
+    with a time to live lags behind the load; an oscillation or step of the load then leaves a bend
+    that a trend would explain.
     """
     size = int(blocks.index[-1]) + 1
     edges = np.linspace(blocks.start_s, blocks.end_s, size * _BINS_A_BLOCK + 1)
@@ -115,10 +116,10 @@ def block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray 
 def climbs_alike(
     t_s: FloatArray, load: FloatArray, blocks: Blocks, fitted: FloatArray, growth: float
 ) -> bool:
-    """Whether the running maximum of the load rose as evenly as ``fitted`` [blocks], and enough.
+    """Whether the load's running maximum rose by enough, and as evenly as ``fitted`` [blocks].
 
-    Then the two cannot be distinguished.  Memory held by the load is at most proportional to it:
-    growth by a larger share than the load's has another cause.
+    Then the two cannot be distinguished.  Memory held by the load is at most proportional to the
+    load, so growth by a larger share than the load's has another cause.
     """
     peak = block_peak(t_s, load, blocks)
     if peak is None or not np.ptp(fitted):

@@ -1,7 +1,7 @@
-"""What a swing of fewer than two cycles leaves open, as the load of a day and a half does.
+"""Detect a swing of fewer than two cycles, such as a daily load cycle in a run of 36 hours.
 
-No sine can be fitted to it, and a bent or saturating trend may pass for a part of it: a rise at the
-end for growth, or a fall at the end for the absence of growth.
+No sine can be fitted to it, and a bent or saturating trend may fit a part of it: a rise at the end
+looks like growth, and a fall at the end looks like no growth.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from hybridbench.analysis.trend.blocks import Blocks
 _FEWEST_BLOCKS = 8  # times the width of the moving average
 _SD_OF_MAD = 1.5
 _ABOVE_NOISE = 8.0  # standard deviations
-# Shares of the last rise that count as its foot and its top, and how long the earlier rise and fall
-# took, relative to it.
+# Shares of the last rise that count as its foot and its top, and the least duration of the earlier
+# rise and fall relative to the last rise.
 _FOOT, _TOP = 0.1, 0.8
 _AS_SLOW = 0.5
 # Least height of a peak, above the higher of the two lows, as a share of the range; and least range
-# of the later half as a share of that height: less, and the level has settled since.
+# of the later half as a share of that height.  If that range is smaller, the level has settled.
 _PEAK, _STILL_MOVES = 0.15, 0.5
-# A spike is shorter, as a share of the window.  More rises and falls of half the height are several
-# cycles.
+# A peak shorter than ``_LASTS``, a share of the window, is a spike.  More than ``_MOST_LEGS`` rises
+# and falls of half the peak's height are several cycles.
 _LASTS, _MOST_LEGS = 0.1, 4
 
 
 def rises_again(blocks: Blocks) -> bool:
     """Whether memory rose as high and as slowly once before, and all of that was freed.
 
-    Then the rise at the end may be the second of a cycle.  A short burst, or what a start takes for
-    a while, is followed by a far slower rise.
+    Then the rise at the end may belong to the second cycle.  After a short burst, or memory held
+    only during a start, the later rise is far slower.
     """
     level = _level(blocks)
     if level is None:
@@ -44,7 +44,7 @@ def rises_again(blocks: Blocks) -> bool:
     low, high = (foot + share * (top - foot) for share in (_FOOT, _TOP))
     marks = [(i, bool(v >= high)) for i, v in enumerate(level) if v >= high or v <= low]
     turns = [i for (_, before), (i, now) in pairwise(marks) if before != now]
-    # High, low, high; what it began with may be low as well.
+    # High, low, high; the series may also begin low.
     if not marks[-1][1] or len(turns) not in (2, 3):
         return False
     fell, rose = turns[-2:]
@@ -54,9 +54,10 @@ def rises_again(blocks: Blocks) -> bool:
 
 
 def growth_of_lows(blocks: Blocks) -> float:
-    """Return the growth over the window at the pace from the lowest level before a peak to the
-    lowest after it, for the peak with the largest; 0 if there is none, the level has settled, or
-    there are several cycles.
+    """Return the growth over the window at the pace from the low before a peak to the low after it.
+
+    The peak with the fastest growth counts.  Return 0 if there is no peak, if the level has
+    settled, or if there are several cycles.
     """
     level = _level(blocks)
     if level is None:
@@ -90,7 +91,7 @@ def _lasts(level: FloatArray, peak: int, least: float) -> bool:
 
 
 def _legs(level: FloatArray, least: float) -> int:
-    """Return how many rises and falls of at least ``least`` the level goes through."""
+    """Count the level's rises and falls of at least ``least``."""
     legs, lowest, highest, falling = 0, level[0], level[0], None
     for value in level:
         lowest, highest = min(lowest, value), max(highest, value)

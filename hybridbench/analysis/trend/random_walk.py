@@ -1,4 +1,4 @@
-"""Growth whose noise accumulates: a leak that loses pieces now and then, each at random.
+"""Growth whose noise accumulates: a leak that loses pieces at random times.
 
 The total lost by such a leak drifts from its line like a random walk.  AR(1) noise can represent
 that only as a bend or as steps, and mistakes a period with few losses for the end of a fill.  Here
@@ -18,12 +18,13 @@ from hybridbench.analysis.trend.criteria import FEWEST_AFTER_STOP, HALF, THREE_Q
 from hybridbench.analysis.trend.gls import ModelFit, Problem, whiten
 from hybridbench.analysis.trend.shapes import Trend
 
-# A difference in BIC below this is no strong evidence against the worse of two explanations
+# A difference in BIC below this is not strong evidence against the worse of two explanations
 # (Kass and Raftery 1995).
 PLAUSIBLE_WITHIN = 6.0
 # Chosen on seeds 7700000 to 7800023 (detection.md, "How fresh these figures are").  The second
-# half's pace relative to the first's: significantly above one, and not significantly below the
-# other.  A fill that ends bends more; if noise could hide such a bend, no leak is called.
+# half's pace relative to the first's must be significantly above ``_KEEPS_SURELY`` and not
+# significantly below ``_KEEPS_PACE``.  A fill that ends bends more; if noise could hide such a
+# bend, no leak is called.
 _KEEPS_SURELY, _SURELY_SE = 0.5, 1.64
 _KEEPS_PACE, _TOLERANCE_SE = 0.82, 1.0
 _FEWEST_BLOCKS = 16
@@ -35,20 +36,20 @@ _WALKS = np.concatenate([[0.0], 10.0 ** np.arange(-2.5, 3.1, 0.5)])
 
 @dataclass(frozen=True)
 class RandomWalkFit:
-    """The line through the blocks; growth is that of the whole window."""
+    """The line through the blocks; ``growth`` is over the whole window."""
 
     growth: float
     se: float
     df: int
     worse_by: float  # in BIC, than the best model under AR(1) noise
-    goes_on: bool  # in the second half as in the first, and until the end
-    work: int | None  # index of the problem's work that it follows; None for time
+    goes_on: bool  # growth continues in the second half as in the first, and until the end
+    work: int | None  # index of the work that the line follows; None for time
     fitted: FloatArray  # at the blocks
     fitted_se: FloatArray
 
     @property
     def plausible(self) -> bool:
-        """Whether the blocks do not strongly contradict it."""
+        """Whether the blocks do not strongly contradict this fit."""
         return self.worse_by <= PLAUSIBLE_WITHIN
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -65,7 +66,7 @@ class RandomWalkFit:
 def fit_random_walk(problem: Problem, best: ModelFit, phi: float) -> RandomWalkFit | None:
     """Return the most likely plain line, in time or in work; None with too few blocks.
 
-    Nothing is fitted beside it: an oscillation of the load would make room for a bend.
+    No other column is fitted beside the line: an oscillation of the load could hide a bend.
     """
     size = problem.y.size
     if size < _FEWEST_BLOCKS:
@@ -112,9 +113,9 @@ class _Line:
 
 
 def _line(turned: FloatArray, variance: FloatArray) -> _Line | None:
-    """Regress the last column on the others by weighted least squares; ``variance`` of each row.
+    """Regress the last column on the others by least squares, weighted by each row's ``variance``.
 
-    None if a column is a combination of those before it: the coefficients are not determined.
+    None if a column is a combination of earlier ones, so that its coefficient is undetermined.
     """
     white = turned / np.sqrt(variance)[:, None]
     q, r = np.linalg.qr(white[:, :-1])
@@ -133,12 +134,12 @@ def _line(turned: FloatArray, variance: FloatArray) -> _Line | None:
 def _goes_on(design: FloatArray, y: FloatArray, basis: FloatArray, variance: FloatArray) -> bool:
     """Whether the second half keeps the pace of the first, and growth does not end early.
 
-    This asks the same as the checks in ``criteria``, with the uncertainty of a random walk.
+    These are the checks of ``criteria``, with the uncertainty of a random walk.
     """
     p = design[:, 1]
 
     def bend(at: float) -> tuple[float, float, FloatArray] | None:
-        """The pace before and after, with their covariance; None if either has no work."""
+        """The pace before and after ``at``, with covariance; None if either has no progress."""
         legs = np.column_stack([np.minimum(p, at), np.maximum(p - at, 0.0)])
         both = np.column_stack([design[:, :1], legs, y])
         line = _line(basis.T @ both, variance)
@@ -167,7 +168,7 @@ def _se(cov: FloatArray, before: float) -> float:
 
 
 def _returning_bic(problem: Problem, fit: ModelFit, phi: float) -> float:
-    """The BIC of a model under AR(1) noise, with the determinant that a ranking may omit."""
+    """The BIC of a model under AR(1) noise, including the determinant that ``gls`` omits."""
     white = whiten(fit.residuals[:, None], phi, problem.gaps)[:, 0]
     n = white.size
     fresh = 1.0 - phi * phi

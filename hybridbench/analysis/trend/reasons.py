@@ -15,7 +15,7 @@ from hybridbench.records.rates import TINY, amount
 from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
 
 _DAY_S: Final = 86_400.0
-# Who set the bound that a metric meets.
+# Sources of the bound that a metric meets.
 _SOURCES: Final[Mapping[str, str]] = {
     "threshold": "the threshold",
     "profile": "the profile's limit",
@@ -24,13 +24,13 @@ _SOURCES: Final[Mapping[str, str]] = {
 
 
 class _OfMetric(Reason, frozen=True, kw_only=True):
-    """The numbers are growth per hour in ``unit``, the metric's unit."""
+    """Base of reasons whose numbers are growth per hour in ``unit``, the metric's unit."""
 
     unit: str
 
 
 class EveryModelGrows(_OfMetric, frozen=True, kw_only=True):
-    """A leak: faster than ``faster_than`` in every model that fits well; ``model`` fits best."""
+    """A leak: growth above ``faster_than`` in all models that fit well; ``model`` fits best."""
 
     code: ClassVar[str] = ReasonCode.EVERY_MODEL_GROWS
 
@@ -70,7 +70,7 @@ class OfFloors(_OfMetric, frozen=True, kw_only=True):
 
 
 class FloorsRise(OfFloors, frozen=True, kw_only=True):
-    """A leak."""
+    """A leak: the level after collections keeps rising."""
 
     code: ClassVar[str] = ReasonCode.FLOORS_RISE
 
@@ -79,7 +79,7 @@ class FloorsRise(OfFloors, frozen=True, kw_only=True):
 
 
 class FloorsBounded(OfFloors, frozen=True, kw_only=True):
-    """CLEAN."""
+    """CLEAN: the level after collections grows by at most ``upper``."""
 
     code: ClassVar[str] = ReasonCode.FLOORS_BOUNDED
 
@@ -89,7 +89,7 @@ class FloorsBounded(OfFloors, frozen=True, kw_only=True):
 
 
 class FewCollections(OfFloors, frozen=True, kw_only=True):
-    """Undecided."""
+    """Undecided: the collections do not rule out growth of up to ``upper``."""
 
     code: ClassVar[str] = ReasonCode.FEW_COLLECTIONS
 
@@ -146,7 +146,7 @@ class Open(Reason, frozen=True, kw_only=True):
     growing: Growing | None = None
 
     def cause(self) -> str:
-        """Why it is undecided, growing or not."""
+        """Why it is undecided, without the rate of growth."""
         return self.said
 
     def text(self) -> str:
@@ -198,7 +198,7 @@ class FewCycles(Open, frozen=True, kw_only=True):
 
 
 class OneCycle(Open, frozen=True, kw_only=True):
-    """A rise like an earlier one, which was freed: of the load of a day, for example."""
+    """A rise like an earlier one that was freed, such as that of a daily load cycle."""
 
     code: ClassVar[str] = ReasonCode.ONE_CYCLE
     said: ClassVar[str] = (
@@ -276,10 +276,11 @@ class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
 
 
 class WithinBudget(Reason, frozen=True, kw_only=True):
-    """Undecided: the caches named by the user may grow by ``budget`` bytes, and the target's memory
-    has grown by ``grown``.
+    """Undecided: memory growth is still within the cache sizes that the user declared.
 
     Attributes:
+        budget: bytes by which the ``caches`` may grow together.
+        grown: growth of the target's memory so far, in bytes.
         per_s: growth of memory in bytes per second, all processes together.
         full_in_s: seconds until the budget is used up, at ``full_wall_s`` if the run's wall clock
             is known.
@@ -307,7 +308,7 @@ class WithinBudget(Reason, frozen=True, kw_only=True):
 
 
 class CacheIsFilling(Reason, frozen=True, kw_only=True):
-    """Undecided: a container of the process has a bound, which it reaches in ``full_in_s``."""
+    """Undecided: a bounded container of the process is still filling, until ``full_in_s``."""
 
     code: ClassVar[str] = ReasonCode.CACHE_FILLS
 
@@ -325,8 +326,12 @@ class CacheIsFilling(Reason, frozen=True, kw_only=True):
 
 
 class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
-    """Undecided: the process holds a KV cache of ``tokens`` (None if unknown), for which
-    ``computed`` tokens were computed.
+    """Undecided: the process's KV cache may still be filling.
+
+    Attributes:
+        tokens: its size; None if unknown.
+        computed: tokens computed so far.
+        full_in_s: seconds until it is certainly full; None if unknown.
     """
 
     code: ClassVar[str] = ReasonCode.KV_CACHE_FILLS
@@ -355,7 +360,7 @@ class _OfSegments(Reason, frozen=True, kw_only=True):
 
 
 class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
-    """A leak in ``leaking`` of them; ``last`` is the reason in the last one."""
+    """A leak in ``leaking`` segments; ``last`` is the reason in the last of them."""
 
     code: ClassVar[str] = ReasonCode.LEAKING_SEGMENTS
 
@@ -368,7 +373,7 @@ class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
 
 
 class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
-    """Undecided."""
+    """Undecided: the segments grow together, but none is a leak alone."""
 
     code: ClassVar[str] = ReasonCode.GROWING_SEGMENTS
 
@@ -397,7 +402,7 @@ class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
 
 
 class OpenSegments(_OfSegments, frozen=True, kw_only=True):
-    """Undecided, like the last segment, for the reason ``last``."""
+    """Undecided for the reason of the last segment, ``last``."""
 
     code: ClassVar[str] = ReasonCode.OPEN_SEGMENTS
 
@@ -412,7 +417,7 @@ class OpenSegments(_OfSegments, frozen=True, kw_only=True):
 
 
 class AnalysisFailed(Reason, frozen=True, kw_only=True):
-    """``error`` is the type and message of the exception."""
+    """Undecided: the analysis raised; ``error`` is the exception's type and message."""
 
     code: ClassVar[str] = ReasonCode.ANALYSIS_FAILED
 
@@ -423,7 +428,7 @@ class AnalysisFailed(Reason, frozen=True, kw_only=True):
 
 
 class Unreadable(Reason, frozen=True, kw_only=True):
-    """``samples`` samples are larger than ``beyond``."""
+    """Undecided: ``samples`` samples exceed ``beyond``, which no measurement can."""
 
     code: ClassVar[str] = ReasonCode.UNREADABLE
 
@@ -464,7 +469,7 @@ class MayCount(Reason, frozen=True, kw_only=True):
 
 
 class FewDigits(Reason, frozen=True, kw_only=True):
-    """It rose by a few steps of ``step`` bytes, its last digit: too coarse to bound its growth."""
+    """The column rose by a few steps of ``step`` bytes, its last digit: too coarse for a bound."""
 
     code: ClassVar[str] = ReasonCode.FEW_DIGITS
 
@@ -478,7 +483,7 @@ class FewDigits(Reason, frozen=True, kw_only=True):
 
 
 class FewProcesses(Reason, frozen=True, kw_only=True):
-    """Sharp falls, ``falls`` of them, each of which may be a restart."""
+    """The column fell sharply ``falls`` times, and each fall may be a restart."""
 
     code: ClassVar[str] = ReasonCode.FEW_PROCESSES
 
@@ -504,14 +509,15 @@ class Gaps(Reason, frozen=True, kw_only=True):
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """The bound that a reason of any code was compared with, if any."""
+    """The bound in the data of any reason; None if it has none."""
 
     bound: float | None = None
 
 
 def bound_of(result: MetricResult) -> float | None:
-    """Return the growth per hour below which ``result`` is CLEAN: the user's limit or the
-    tolerance; None if neither was applied.
+    """Return the growth per hour below which ``result`` is CLEAN; None if no bound was applied.
+
+    It is the metric's limit, or else the tolerance.
     """
     if result.limit_per_hour is not None or result.why is None:
         return result.limit_per_hour

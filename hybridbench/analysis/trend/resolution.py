@@ -1,6 +1,4 @@
-"""The smallest leak that a run of a given length can detect: predicted before it starts, and
-computed from the measurement when it ends.
-"""
+"""The smallest leak that a run can detect: predicted before it starts, and computed at its end."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.records.verdict import MetricResult
 
-# For a serving process under load, if nothing better is known: noise as a share of its memory, and
-# the noise's autocorrelation time.
+# Defaults for a serving process under load: noise as a share of its memory, and the noise's
+# autocorrelation time.
 NOISE_SHARE = 0.001
 NOISE_TAU_S = 20.0
 
@@ -28,17 +26,16 @@ def smallest_resolvable_rate(
     noise_share: float = NOISE_SHARE,
     noise_tau_s: float = NOISE_TAU_S,
 ) -> float:
-    """Return the smallest leak, in bytes per hour, that a steady window of ``duration_s`` finds
-    nine times in ten.
+    """Return the smallest leak, in bytes per hour, that a steady window detects nine times in ten.
 
     Args:
-        duration_s: of the judged window, not of the run.
+        duration_s: length of the judged window, not of the run.
         base_bytes: memory of the process at its start.
         noise_share: standard deviation of the noise as a share of ``base_bytes``.
         noise_tau_s: time constant of the noise as an AR(1) process.
 
-    Source: the variance of a slope under noise of spectral density 2 tau sd^2 at zero, 24 tau sd^2
-    / T^3.
+    Source: the variance of a slope under noise of spectral density 2 tau sd^2 at zero is
+    24 tau sd^2 / T^3.
     """
     duration_s = max(duration_s, 1.0)
     se = noise_share * base_bytes * math.sqrt(24.0 * noise_tau_s / duration_s**3)
@@ -48,8 +45,10 @@ def smallest_resolvable_rate(
 
 
 def smallest_leak_called(memory: MetricResult | None) -> float | None:
-    """Return the smallest leak, in bytes per hour, that would have been called in the window of
-    ``memory``: its standard error, from the interval's half-width, times what a call needs.
+    """Return the smallest leak, in bytes per hour, that the window of ``memory`` would have shown.
+
+    It is a multiple of the standard error, derived from the interval's width, but at least the
+    floor and the growth by which a healthy process may settle.
     """
     if memory is None or memory.rate_per_hour is None:
         return None

@@ -23,17 +23,18 @@ MIN_TROUGHS = 4
 _MAX_POINTS = 4000
 _FALL_WITHIN = 3  # samples that one fall may take
 _FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
-_LIKE_SIZE = 0.4  # of the largest fall
-# In units of a trough's typical deviation from its neighbours: a smaller fall counts up to this.
+_LIKE_SIZE = 0.4  # share of the largest fall, from which a fall counts
+# A smaller fall counts if its trough is this close to the floor, in units of a trough's typical
+# deviation from its neighbours.
 _SAME_FLOOR = 2.5
-_NEAR_FLOOR = 0.03  # of the typical fall
-_LEAST_OF_TYPICAL = 0.15  # of the typical fall; a smaller one may be anything
+_NEAR_FLOOR = 0.03  # the same, as a share of the typical fall
+_LEAST_OF_TYPICAL = 0.15  # share of the typical fall; a smaller fall may be anything
 _SUDDEN = 0.5  # a rise of this share of the fall in one step is a burst of load, not a ramp
 # Share of all growth so far: a fall at least this deep shows that growth was only stored up, but a
 # far deeper one freed something else.
 _GIVES_BACK, _GIVES_MORE = 0.5, 2.0
-_OUTGROWS = 1.5  # times the largest fall; the next ramp of a sawtooth would have ended before
-_OUTGROWS_FROM = 0.25  # of the window: what rose before may be a fill
+_OUTGROWS = 1.5  # times the largest fall; a ramp would have ended before rising so far
+_OUTGROWS_FROM = 0.25  # share of the window; an earlier rise may be a fill
 _LINE_POINTS = 8  # points of a ramp needed to draw a line through it
 _LINE_MISS = 4.0  # standard deviations between the line's trough and the lowest sample
 _SCATTERS_MORE = 1.5
@@ -53,7 +54,7 @@ class Sawtooth:
     trough: FloatArray
     gives_back: bool  # one fall freed most of the growth up to it, but not far more
     outgrown: bool  # memory rose by far more than any fall freed, without a fill in that rise
-    jitter: float  # how far a trough may be missed by: the climb between two samples
+    jitter: float  # how far off a sampled trough may be: the climb between two samples
 
 
 def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
@@ -143,9 +144,7 @@ def _peaks(fall: FloatArray, threshold: float) -> NDArray[np.int64]:
 
 
 def _sudden_rise(y: FloatArray, at: int, fall: float) -> bool:
-    """Whether the level before the fall at ``at`` was reached in one jump, as by a burst of
-    load.
-    """
+    """Whether the level before the fall at ``at`` was reached in one jump (a burst of load)."""
     before = y[: at + 1]
     if before.size <= _FALL_WITHIN:
         return False
@@ -169,9 +168,9 @@ def _bottoms(y: FloatArray, at: NDArray[np.int64]) -> NDArray[np.int64]:
 def _troughs(
     t: FloatArray, y: FloatArray, bottoms: NDArray[np.int64], at: NDArray[np.int64]
 ) -> FloatArray:
-    """Return where the line through each ramp starts: the trough without a single sample's noise.
+    """Return where the line through each ramp starts, which is less noisy than its lowest sample.
 
-    A ramp too short for a line, or bent, keeps its lowest sample.
+    If a ramp is bent or too short for a line, its lowest sample is returned.
     """
     troughs = y[bottoms].copy()
     ends = [*at[1:].tolist(), y.size - 1]
@@ -192,9 +191,9 @@ def _troughs(
 
 
 def _straight(t: FloatArray, y: FloatArray, start: int, line: _Line, typical: float) -> _Line:
-    """Fit the line to as much of the start of a ramp as scatters no more than other ramps.
+    """Shorten a ramp until it scatters about its line no more than other ramps do.
 
-    More scatter means a fall too small to be detected, or a bend.
+    More scatter indicates a bend, or a fall too small to be detected.
     """
     points = int(np.searchsorted(t, t[start] + 2.0 * line.reach_s, side="right")) - start
     while line.scatter > _SCATTERS_MORE * typical and points >= 2 * _LINE_POINTS:
@@ -212,7 +211,7 @@ class _Line:
     mean: float
     reach_s: float  # from the trough to the middle
     climb: float  # per second
-    scatter: float  # of the samples about the line
+    scatter: float  # standard deviation of the samples about the line
 
     @staticmethod
     def through(t: FloatArray, y: FloatArray, place: int) -> _Line:
@@ -229,7 +228,7 @@ class Floors:
     """The first value after each full collection, and the line through these floors.
 
     ``slope_per_s`` has the 95% interval ``lower`` to ``upper``; ``surely`` is its one-sided 99.9%
-    bound.  With two floors there is no residual: all values between them count as noise.
+    bound.  With only two floors there is no residual, so their difference counts as noise.
     """
 
     t_s: FloatArray

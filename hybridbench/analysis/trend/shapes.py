@@ -55,7 +55,7 @@ class Candidate:
 
     warmup: Warmup
     trend: Trend
-    columns: tuple[int, ...]  # the level is always there and not listed
+    columns: tuple[int, ...]  # without the level, which every model has
     trend_column: int | None
     parameters: int
     beside: int = 0  # how many of the first columns never count as growth
@@ -75,8 +75,8 @@ class Candidate:
 class Shapes:
     """All columns of all candidates at the blocks' times, and each candidate's indices.
 
-    ``growth`` is what one unit of a column adds over the last quarter of the window, scaled to a
-    whole window; for work it covers the whole window, because the rate is per work done.
+    ``growth`` is how much one unit of a column adds over the last quarter of the window, scaled to
+    a whole window; for work it covers the whole window, because the rate is per unit of work.
     """
 
     x: FloatArray  # [blocks]
@@ -102,10 +102,10 @@ class Shapes:
 
 @dataclass(frozen=True)
 class ShapeLimits:
-    """Prior knowledge about shapes.
+    """Limits on the shapes that are tried.
 
-    After a ``steady`` event a warm-up may have a tail but no longer fills the window: shapes slower
-    than ``slowest`` of it are left to the pace check.
+    After a ``steady`` event a warm-up may have a tail, but it no longer fills the window.  Shapes
+    slower than ``slowest``, a share of the window, are then left to the pace check.
     """
 
     slowest: float = 1.3
@@ -153,7 +153,7 @@ def build_shapes(
 
 
 class _Columns:
-    """The columns so far, each with its growth over the last quarter."""
+    """The columns added so far, each with its growth over the last quarter."""
 
     def __init__(self, x: FloatArray) -> None:
         self.x = x
@@ -178,7 +178,7 @@ def _warmups(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tupl
     for scale in LOG_SCALES if limits.logs else ():
         last = (np.log1p(1.0 / scale) - np.log1p(0.75 / scale)) / 0.25
         main = book.add(np.log1p(book.x / scale), float(last))
-        # The derivative by the scale lets data place it between two grid points.
+        # The derivative with respect to the scale lets data place it between two grid points.
         bend = 1.0 / (scale + 1.0) - 0.75 / (scale + 0.75)
         yield Warmup.LOG, (main, book.add(book.x / (scale + book.x), bend / 0.25)), 3
 
@@ -212,7 +212,7 @@ def _trends(book: _Columns, works: Sequence[FloatArray]) -> Iterable[_Trend]:
 
 
 def _changing(book: _Columns, progress: FloatArray, work: int | None) -> Iterable[_Trend]:
-    """Yield a pace that sets in late, or that rises with all earlier progress."""
+    """Yield trends that set in late, and trends that accelerate with progress."""
     onset_kind, faster_kind = (
         (Trend.ONSET, Trend.FASTER) if work is None else (Trend.WORK_ONSET, Trend.WORK_FASTER)
     )

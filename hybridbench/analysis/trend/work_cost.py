@@ -1,9 +1,10 @@
 """The cost of work from cumulative counters: milliseconds per call, step or token; hit rate.
 
-A rate per unit of work does not move with the load, as throughput does, so it can be judged for
-decay.  The parts of a step are CPU time, which a busy neighbour does not lengthen by taking the
-CPU away; the whole step is wall time, as users see it.  Legitimate influences (batch size, prompt
-length, victims per eviction) are listed for each metric, and the judgement removes their effect.
+Unlike throughput, a rate per unit of work does not move with the load, so it can be judged for
+decay.  The parts of a step are measured in CPU time, which does not grow when a busy neighbour
+takes the CPU; the whole step is measured in wall time, as users see it.  Legitimate influences
+(batch size, prompt length, victims per eviction) are listed for each metric, and the judgement
+removes their effect.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ class DerivedMetric:
     """One cost or rate: a sum of counters divided by another.
 
     Args:
-        name: of the declared metric, and subject of its findings.
+        name: the declared metric, which is the subject of its findings.
         over, under: counters of the numerator and the denominator, with their signs.
         loads: ratios of counters that legitimately influence it.
         least_change: the smallest worsening over the window worth a finding, as a share.
         least_count: events in the denominator that a block must have.
-        events: counter of the events in the numerator, of which a block has ``_EVENTS_PER_BLOCK``
-            on average; empty for a time, which every event in the denominator has.
-        least_value: below this over the whole window it does not matter.
+        events: counter of the numerator's events; blocks are merged until each has
+            ``_EVENTS_PER_BLOCK`` on average.  Empty for a time, to which every event in the
+            denominator contributes.
+        least_value: a value below this over the whole window does not matter.
         from_traffic: judged from the end of the warm-up requests, not from ``steady``, because the
             costs of a full pool begin before the engine is steady.
-        judged: whether it gates; the others are only shown.
+        judged: whether it can fail a run; if not, it is only shown.
     """
 
     name: str
@@ -216,9 +218,7 @@ def _edges(t_s: FloatArray, start_s: float, end_s: float) -> FloatArray:
 
 
 def summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> FloatArray | None:
-    """Return the combined rise of the counters, with their signs, between consecutive ``edges``;
-    None if one was not sampled.
-    """
+    """Return the signed sum of the counters' rises between ``edges``; None if one is unsampled."""
     total = np.zeros(edges.size - 1)
     for name, sign in terms.items():
         series = record.series.get(name)
@@ -229,7 +229,7 @@ def summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> 
 
 
 def _load(record: RunRecord, load: Load, edges: FloatArray) -> FloatArray | None:
-    """Logarithm of the load in each block; None if it was not sampled or never moves."""
+    """Logarithm of the load in each block; None if unsampled or absent from most blocks."""
     over = summed(record, dict.fromkeys(load.over, 1.0), edges)
     under = summed(record, dict.fromkeys(load.under, 1.0), edges)
     if over is None or under is None:

@@ -1,7 +1,7 @@
-"""Whether a quantity in blocks gets worse: a trend or one step versus no change, AR(1) noise.
+"""Judge whether a quantity gets worse: a trend or one step against no change, with AR(1) noise.
 
 The quantity is a logarithm, so a change is a share; legitimate influences are columns of the same
-fit.  Settling shapes are no alternatives here: what settled at a worse level has become worse.
+fit.  Settling shapes are not tried: a quantity that settled at a worse level has become worse.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ LEAST_BLOCKS = 16
 
 _ALPHA = 0.001
 _CONFIDENCE = 0.95
-_EDGE = 0.15  # of the blocks that must lie on either side of a step
+_EDGE = 0.15  # share of the blocks that must lie on either side of a step
 _ROUNDS = 3
 _FIRST_PHI = 0.3
 _MAX_PHI = 0.95
-# The lower end must reach this share of the least change.
+# Share of the least change that the lower end of the interval must exceed.
 _SURE = 0.25
-_THIRDS_SHOW = 0.5  # of the least change, between the medians of the first and the last third
+_THIRDS_SHOW = 0.5  # share of the least change that the medians of the outer thirds must show
 
 
 @dataclass(frozen=True)
 class Worsening:
     """Growth of a logarithm over the window, by the shape that explains it best."""
 
-    worse: bool  # significantly, by enough to count, and still so at the end
+    worse: bool  # the change is significant, large enough to count, and still there at the end
     shape: str  # "trend", "step" or "none"
     change: float
     lower: float  # two-sided 95%
@@ -65,11 +65,11 @@ class _Problem:
 
 
 def worsening(z: FloatArray, index: FloatArray, loads: FloatArray, least: float) -> Worsening:
-    """Judge ``z`` [blocks] at block numbers ``index``; a change of ``least`` counts, and what
-    ``loads`` [blocks, causes] explain is removed.
+    """Judge ``z`` [blocks] at block numbers ``index``; only a change of at least ``least`` counts.
 
-    A slow trend looks much like one step of half its height, so either shape may show the change,
-    if it explains more than no change does.
+    The part that ``loads`` [blocks, causes] explain is removed.  A slow trend looks much like one
+    step of half its height, so either shape may show the change, if it explains more than no change
+    does.
 
     Raises:
         ValueError: with fewer than ``LEAST_BLOCKS`` blocks.
@@ -109,18 +109,18 @@ def _sure(fit: _Fit) -> float:
 
 
 def _fits(problem: _Problem) -> tuple[_Fit, _Fit, _Fit]:
-    """Fit no change (with the trend's interval), the trend, and the best step."""
+    """Return the fits of no change (with the trend's interval), a trend, and the best step."""
     trend = _fit(problem, "trend", problem.x)
     at = _best_step(problem)
     step = _fit(problem, "step", (np.arange(problem.z.size) >= at).astype(np.float64))
-    # The position of the step is a parameter, too.
+    # The position of the step is also a parameter.
     step = replace(step, step_at=at, bic=step.bic + float(np.log(problem.z.size)))
     flat = replace(trend, shape="none", bic=_fit(problem, "none", None).bic)
     return flat, trend, step
 
 
 def _best_step(problem: _Problem) -> int:
-    """Return the position whose step explains most beside level and loads."""
+    """Return the position of the step that explains most beside the level and the loads."""
     size = problem.z.size
     edge = max(2, round(_EDGE * size))
     places = np.arange(edge, size - edge + 1)
