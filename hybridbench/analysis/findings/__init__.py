@@ -1,5 +1,5 @@
-"""Findings, one file per family: the evidence, how it is found, and its words.
+"""Findings, one file per family: the evidence, how it is found, and how it is worded.
 
-A kind of finding is a subclass of ``Basis``, found by the functions in the same file, which
-``judge.py`` calls.  Nothing here reads a file, a clock or an option.
+A kind of finding is a subclass of ``Basis``.  The functions that find it are in the same file, and
+``judge.py`` calls them.  Nothing here reads a file, a clock or an option.
 """

@@ -1,5 +1,4 @@
-"""Arithmetic at idle checkpoints: with no request in the engine, every slot and lock has a
-known place.
+"""Account for slots and locks at idle checkpoints, when no request is in the engine.
 
 Counts are exact, so one checkpoint decides; the samples between checkpoints show which event loses
 the slots.
@@ -42,14 +41,14 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Without a final checkpoint (the worker died), this many samples that never returned to zero
-# replace it.
+# If there is no final checkpoint (the worker died), this many last samples must be above zero
+# instead.
 _TAIL_SAMPLES = 5
 # Events that move or split locked nodes.
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
 _CHECKPOINTS_NAMED = 5
-# Rises between idle points, without a fall: a gauge that merely lags would fall as well.
+# Rises of a gauge between idle points, without a fall: a gauge that merely lags would also fall.
 _RISES_OF_GAUGES = 3
 _SESSION_HELD = "session_held"
 _OPENS, _CLOSES = "session_opens", "session_closes"
@@ -80,9 +79,10 @@ class Residual(Basis, frozen=True, kw_only=True):
     Attributes:
         at_checkpoints: missing slots at the last idle checkpoints; empty if ``last_samples`` are
             used instead.
-        slots: the first missing ones from the engine's last report, with their last holders in
-            ``slot_holders`` if the ledger knows them; the report named ``slots_reported`` in all.
-        losing_steps: set if no event is known to lose all of them.
+        slots: the first missing slots in the engine's last report.
+        slots_reported: the number of slots in that report.
+        slot_holders: the last holders of ``slots``, if the ledger has them.
+        losing_steps: set if no single event is known to lose all of the slots.
     """
 
     kind: ClassVar[str] = "residual"
@@ -157,7 +157,7 @@ class Residual(Basis, frozen=True, kw_only=True):
 
 
 class NegativeResidual(Basis, frozen=True, kw_only=True):
-    """More slots than the pool has: ``surplus`` slots are free twice or held twice."""
+    """More slots than the pool has: ``surplus`` slots are counted twice, as free or as held."""
 
     kind: ClassVar[str] = "negative-residual"
     meaning: ClassVar[str] = (
@@ -220,9 +220,9 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
     """Sessions that hold slots at the last idle checkpoint although they were closed.
 
     Attributes:
-        closed: sessions that hold a row, beyond those that are open.
-        open: sessions that were opened and not closed.
-        held: by pool, what all sessions hold, where none is open.
+        closed: number of sessions that hold a row, less those that are open.
+        open: number of sessions that were opened and not closed.
+        held: slots that all sessions hold, by pool; only if none is open.
     """
 
     kind: ClassVar[str] = "held-by-closed-sessions"
@@ -262,8 +262,8 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
 class InUseAtIdle(Basis, frozen=True, kw_only=True):
     """Slots that a server's metrics page reports as in use at idle points.
 
-    A single gauge reading decides nothing: slots that a server keeps for itself, or reports late,
-    are not lost.
+    A single gauge reading is not enough: slots that a server keeps for itself, or reports late, are
+    not lost.
     """
 
     kind: ClassVar[str] = "in-use-at-idle"
@@ -299,7 +299,7 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
 
 
 class _Locks(Basis, frozen=True, kw_only=True):
-    """How much of one component of the tree is locked, at the last idle checkpoints."""
+    """Locks of one component of the tree at the last idle checkpoints."""
 
     from_checkpoints: ClassVar[bool] = True
 
@@ -355,7 +355,7 @@ class NegativeLocks(_Locks, frozen=True, kw_only=True):
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:
-    """Return missing slots, slots counted twice, and slots and locks without an open holder."""
+    """Return findings about missing slots, surplus slots, and slots and locks without a holder."""
     findings: list[Finding] = []
     for pool in pool_names(facts.record):
         findings.extend(_residuals(facts, pool))
@@ -414,7 +414,7 @@ def _with_slots(basis: Residual, record: RunRecord) -> Residual:
 
 
 def _surplus(facts: Facts, pool: str, at_idle: Sequence[tuple[float, float]]) -> Finding:
-    """Report more slots than there are: some are free twice or held twice."""
+    """Return the finding that a pool has more slots than its size."""
     negative = [(when, value) for when, value in at_idle if value < 0]
     seen = facts.idle_readings(lambda at: -at.pool(pool, "residual"))
     t, sampled = pool_values(facts.record, pool, "residual")
@@ -449,7 +449,7 @@ def _missing(
 
 
 def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
-    """Yield slots charged to requests when there is no request."""
+    """Yield a finding about slots charged to requests when there is no request."""
     held = facts.idle[-1].pool(pool, "in_flight") if facts.idle else 0.0
     if held <= 0:
         return
@@ -466,7 +466,7 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
 
 
 def _closed_sessions(facts: Facts) -> Iterable[Finding]:
-    """Sessions hold rows, and there are more of them than are open."""
+    """Yield a finding if more sessions hold rows than are open."""
     seen = facts.idle_readings(_closed_with_rows)
     if not seen or seen[-1].value <= 0:
         return
@@ -493,7 +493,7 @@ def _closed_sessions(facts: Facts) -> Iterable[Finding]:
 
 
 def _closed_with_rows(at: Checkpoint) -> float | None:
-    """None where the engine does not count its sessions."""
+    """The sessions that hold a row but are not open; None if the engine does not count them."""
     if _OPENS not in at.counters or _SESSION_HELD not in at.pools.get("req", {}):
         return None
     return at.pool("req", _SESSION_HELD) - _open_sessions(at)
@@ -504,8 +504,10 @@ def _open_sessions(at: Checkpoint) -> float:
 
 
 def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
-    """Yield slots in use by a server's own metrics: by a full account at the last idle point, or
-    by gauges that only rise from one idle point to the next.
+    """Yield a finding about slots that a server's own metrics report as in use when idle.
+
+    It needs a full account of the pool at the last idle point, or gauges that only rise from one
+    idle point to the next.
     """
     seen = facts.idle_readings(lambda at: at.pools.get(pool, {}).get(IN_USE))
     if not seen or seen[-1].value <= 0:
@@ -526,7 +528,8 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
 
 
 def _locks(facts: Facts) -> Iterable[Finding]:
-    # An open session may lock its prefix; only with none open has every lock outlived its holder.
+    # An open session may lock its prefix.  Only if no session holds anything has every lock
+    # outlived its holder.
     alone = [e for e in facts.idle if not _session_held(e)]
     for component, count in sorted(alone[-1].locks.items()) if alone else ():
         if count != 0:
@@ -575,22 +578,22 @@ def _driver(
         hints = replace(hints, natural=losing.always, among=losing.mostly)
     driver = find_driver(sampled.t_s, sampled.value, facts.counters, hints)
     if losing is not None and driver is not None and driver.counter in losing.always:
-        # A counter that did not move in the losing steps is no rival, however well it fits.
+        # A counter that did not move in the losing steps is not a rival, however well it fits.
         driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
     return driver
 
 
 def _hints(facts: Facts, idle: Sequence[IdleReading], expected: Sequence[str] = ()) -> Hints:
-    """What is known about a count that a new worker has at 0.
+    """Return the hints for a count that starts at 0 in a new worker.
 
-    A watched server may have served before the run, and keeps slots for itself.
+    A watched server may have served requests before the run, and it keeps slots for itself.
     """
     from_zero = facts.record.manifest.target.kind != OBSERVED
     return Hints(expected, load=facts.load, idle=idle, from_zero=from_zero)
 
 
 def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> tuple[CauseOfLoss, ...]:
-    """Return several causes, each with its share of the slots."""
+    """Return the several causes of a loss; none if ``driver`` explains it exactly."""
     if losing is None or (driver is not None and driver.exact):
         return ()
     return tuple(

@@ -1,8 +1,8 @@
 """Containers that only grow: lists and tables of the engine that are never emptied.
 
-Most containers of a healthy engine grow too, for a while: a queue under load, a cache until it is
-full, a set of shapes until all were seen.  So length alone is no evidence.  A container leaks if
-its gain is still there with no request in the engine, its growth does not slow, no pool fills the
+Most containers of a healthy engine also grow for a while: a queue under load, a cache until it is
+full, a set of shapes until all have occurred.  So length alone is not evidence.  A container leaks
+if its gain remains when no request is in the engine, its growth does not slow, no pool fills the
 same way, and it grows by a whole number per event or was longer at each of several idle points.
 """
 
@@ -37,9 +37,9 @@ _MATTERS = 0.1  # minimum gain as a share of the length, if there is no other ev
 _KEEPS_GROWING = 0.5  # pace of the last gain between idle points, relative to the mean pace
 _KEEPS_PACE = 0.7  # growth per event in the last third, relative to the first third
 _STAYS = 0.8  # share of the gain that must remain when idle
-_FOLLOWS = 0.98  # R2 with a pool's fill; above it, the two are one fill
+_FOLLOWS = 0.98  # R2 with a pool's fill, above which the container fills with the pool
 _FITS = 0.95  # R2 with the events of the named driver
-_KNOWN_WELL = 0.3  # width of an interval that a whole number is in by accident in 3 of 10 cases
+_KNOWN_WELL = 0.3  # width of an interval; it contains a whole number by chance in 3 of 10 cases
 _FEWEST_ENTRIES = 3.0
 _CHECKPOINTS_NAMED = 5
 
@@ -49,7 +49,8 @@ class ContainerGrows(Basis, frozen=True, kw_only=True):
 
     Attributes:
         first: entries at the start of the judged window.
-        checkpoints: number of idle ones in the window; ``at_checkpoints`` has the last lengths.
+        checkpoints: number of idle checkpoints in the window.
+        at_checkpoints: lengths at the last of them.
     """
 
     kind: ClassVar[str] = "container-grows"
@@ -94,8 +95,9 @@ class ContainerGrows(Basis, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Container:
-    """Lengths since the start of the judged window, in samples and when idle; the samples exclude
-    entries for requests in the engine, if the container has such entries.
+    """A container's lengths since the start of the judged window, in samples and at idle points.
+
+    The samples exclude entries for requests in the engine, if the container has such entries.
     """
 
     name: str
@@ -113,7 +115,7 @@ class _Container:
 
 
 def container_findings(facts: Facts) -> list[Finding]:
-    """Return a finding for each container that would grow for as long as the run continued."""
+    """Return a finding for each container that would keep growing if the run continued."""
     sampled = {
         name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
         for name in facts.record.series
@@ -156,7 +158,7 @@ def _container(facts: Facts, name: str) -> _Container:
 
 
 def _worked_between(idle: list[IdleReading]) -> list[IdleReading]:
-    """Leave out points before which nothing happened: a run may end right after an idle point."""
+    """Drop points before which nothing happened: a run may end right after an idle point."""
     return idle[:1] + [
         now
         for before, now in pairwise(idle)
@@ -182,7 +184,7 @@ def _fluctuation(value: FloatArray) -> float:
 
 
 def _filling(record: RunRecord, container: _Container) -> list[Series]:
-    """What the trees hold of each pool, where that grew while the container was observed."""
+    """Return the slots held by trees over time, for each pool in which their number grew."""
     found: list[Series] = []
     t = container.samples.t_s
     for name, series in record.series.items():
@@ -198,13 +200,13 @@ def _filling(record: RunRecord, container: _Container) -> list[Series]:
 
 
 def _follows(container: _Container, fill: Series) -> bool:
-    """Whether the container grew as a pool filled: then it stops when the pool is full."""
+    """Whether the container grew along with a pool, and so stops when the pool is full."""
     value = container.samples.value
     return value.size >= _FEWEST_SAMPLES and _r2(fill.value, value) > _FOLLOWS
 
 
 def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driver | None:
-    """The event that explains the container's count; None if it may stop or is empty when idle."""
+    """Return the event that explains the growth; None if growth may stop or is gone when idle."""
     t, value = container.samples.t_s, container.samples.value
     if value.size < _FEWEST_SAMPLES:
         return None
@@ -221,8 +223,9 @@ def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driv
 
 
 def _whole(driver: Driver) -> bool:
-    """Whether the rate is a whole number of entries, known so well that this is hardly by accident:
-    a wide interval contains one anyway.
+    """Whether the rate is a whole number of entries, and its interval narrow.
+
+    A wide interval contains a whole number by accident.
     """
     nearest = round(driver.per_event)
     return nearest >= 1 and driver.lower <= nearest <= driver.upper < driver.lower + _KNOWN_WELL
@@ -241,7 +244,7 @@ def _stays(container: _Container, counters: EventCounters, driver: Driver) -> bo
 
 
 def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
-    """Whether events of the last third added about as many entries as those of the first."""
+    """Whether the last third of the events added about as many entries each as the first third."""
     thirds = np.interp(np.linspace(events[0], events[-1], 4), events, np.arange(events.size))
     edges = np.round(thirds).astype(np.int64)
     gains = []
@@ -256,7 +259,8 @@ def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
 def _filled(facts: Facts, container: _Container) -> bool:
     """Whether a pool's cache grew from the first to the last idle point.
 
-    Samples do not tell: when the traffic ends, a full cache takes what the last requests held.
+    Samples do not show that: when the traffic ends, a full cache takes over what the last requests
+    held.
     """
     times = [reading.t_s for reading in container.idle]
     ends = [event for event in facts.idle if event.t_s in (times[:1] + times[-1:])]
@@ -273,17 +277,19 @@ def _filled(facts: Facts, container: _Container) -> bool:
 
 
 def _longer_each_time(container: _Container, *, filled: bool) -> bool:
-    """Judge without a driving event: enough idle points, each longer than the last, a final gain
-    that is not small, a total gain that matters, and no pool filling at the same time.
+    """Judge a container without a driving event.
+
+    It needs enough idle points, each longer than the one before, a last gain that is not small, a
+    total gain that matters, and no pool that fills at the same time.
     """
     if len(container.idle) < _FEWEST_IDLE or filled:
         return False
     length = np.array([rest.value for rest in container.idle])
     growth = np.diff(length)
-    # A full tree of tens of thousands of nodes gains some hundreds by splits over many minutes; a
-    # list that is never emptied was once short.
+    # A full tree of tens of thousands of nodes gains some hundreds by splits over many minutes.  A
+    # list that is never emptied has grown from a short one.
     matters = length[-1] - length[0] >= _MATTERS * length[0]
-    # The last idle point comes when the traffic ends, however soon that is.
+    # Compare rates, because the last idle point comes when the traffic ends, however soon that is.
     took_s = np.diff([rest.t_s for rest in container.idle])
     slows = growth[-1] / took_s[-1] < _KEEPS_GROWING * growth.sum() / took_s.sum()
     return bool(matters and growth.min() > 0 and not slows)

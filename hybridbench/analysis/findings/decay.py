@@ -1,8 +1,8 @@
 """Work that becomes more expensive, or a cache that helps less, while memory is flat: DEGRADED.
 
-If the whole machine is slowed from outside, all times grow by the same factor; that is a note.  A
-defect present from the first minute causes no change over time: only the profile's limit on a cost
-or a rate shows it.
+If something else slows the whole machine, all times grow by the same factor; that is only a note.
+A defect present from the first minute causes no change over time; only the profile's limit on a
+cost or a rate shows it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class CostChanged(Basis, frozen=True, kw_only=True):
 
     Attributes:
         shape: "step" or "trend".
-        before, after: in ``unit``, on the two sides of a step or in the first and last third.
-        factor: by which it got worse, with its interval.
-        sure_change: the least by which it got worse, as a share (99.9%).
+        before, after: values in ``unit``, on the two sides of a step or in the first and last
+            third.
+        factor: the factor by which it got worse, with its interval.
+        sure_change: the lower bound (99.9%) of the change, as a share.
         least_change: the smallest change that counts, as a share.
     """
 
@@ -96,7 +97,7 @@ class CostChanged(Basis, frozen=True, kw_only=True):
 
 
 class BelowThreshold(Basis, frozen=True, kw_only=True):
-    """A quantity that misses the profile's limit over the whole judged window; with interval."""
+    """A quantity that misses the profile's limit over the whole judged window, with interval."""
 
     kind: ClassVar[str] = "below-threshold"
     meaning: ClassVar[str] = (
@@ -131,7 +132,7 @@ class BelowThreshold(Basis, frozen=True, kw_only=True):
 
 
 def _quantity(value: float, metric: DerivedMetric) -> str:
-    """``0.112 ms``, ``74.2%``."""
+    """Format ``value`` with its unit: ``0.112 ms``, ``74.2%``."""
     if metric.unit == Unit.RATIO.value:
         return f"{100 * value:.3g}%"
     return f"{value:.3g} {metric.unit}"
@@ -226,7 +227,7 @@ def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks)
 def decay_finding(
     record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, change: Worsening
 ) -> Finding:
-    """Return the finding for ``change``."""
+    """Return the finding that reports ``change``."""
     before, after, since_s = _before_after(blocks, change)
     return Finding(
         CostChanged(
@@ -248,7 +249,7 @@ def decay_finding(
 
 
 def _before_after(blocks: WorkBlocks, change: Worsening) -> tuple[float, float, float]:
-    """Ratios on the two sides of a step, or in the first and last third; and the start time."""
+    """Return the ratios before and after a step, or in the first and last third, and the start."""
     count = len(blocks)
     third = count // 3
     since = 0 if change.step_at is None else change.step_at

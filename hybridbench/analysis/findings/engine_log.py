@@ -1,9 +1,9 @@
 """Trouble that an engine logs about itself: a leak, a double free, a hang, memory exhaustion.
 
 The patterns match messages of real engines: SGLang's pool checks and watchdogs, torch's collective
-watchdog, the hang reports of vLLM and TensorRT-LLM, refusals by llama.cpp and CUDA, fatal messages
-of the kernel and the C library.  An engine may be wrong about itself: a leak that it logs is a
-contradiction (INVARIANT) until an exact finding agrees.
+watchdog, the hang reports of vLLM and TensorRT-LLM, allocation failures in llama.cpp and CUDA, and
+fatal messages of the kernel and the C library.  An engine's log may be wrong: a leak that it
+reports is a contradiction (INVARIANT) until an exact finding agrees.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
 _LINE_CHARS = 2000  # characters of a line that are examined
-_QUOTED_CHARS = 160  # after a match, to find a denial; also the maximum length of a printed line
+_QUOTED_CHARS = 160  # searched after a match for a denial; also the maximum length of a quote
 _QUOTES = 3
-# What may be stored of a recognised line: its phrase, words of engines and allocators, and the
-# numbers that follow them.  The rest of the line may be a prompt or a key.
+# Only these words of a recognised line may be stored, with its matched phrase and the numbers that
+# follow them.  The rest of the line may be a prompt or a key.
 _KNOWN_WORDS: Final = re.compile(
     r"a|allocate|allocated|allocation|allocator|and|anon-rss|at|available|available_size|"
     r"batch|block|blocks|buffer|bytes|cache|capacity|caught|collective|corrupted|cuda|decode|"
@@ -41,7 +41,7 @@ _KNOWN_WORDS: Final = re.compile(
     r"use-after-free|used|valueerror|waiting|warning|was|watchdog|watchdog_timeout|were",
     re.I,
 )
-# Words that no number follows.
+# Words after which a number is not stored.
 _BETWEEN: Final = re.compile("a|and|at|for|has|in|is|no|of|on|the|to|was|were", re.I)
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 _TOKENS: Final = re.compile(
@@ -52,7 +52,7 @@ _DIGITS_MAX: Final = 15
 _POOLS: Final = re.compile(
     r"\[([\w-]+)\] total=(\d{1,15}), available=(\d{1,15}), ((?:[a-z_]+=-?\d{1,15}(?:, )?)*)"
 )
-# SGLang's pools by their names here; any other is just "a pool".
+# SGLang's names of pools, with the names used here; other pools have no name.
 _POOL_NAMES: Final[Mapping[str, str]] = {
     "full": "kv",
     "swa": "swa",
@@ -138,7 +138,10 @@ _HARMLESS = re.compile(
 
 
 class EngineSaid(Basis, frozen=True, kw_only=True):
-    """Lines about one ``trouble``: ``count`` in all, the last at ``last_s``; the first of each."""
+    """Log lines about one ``trouble``: ``count`` in all, the last at ``last_s``.
+
+    ``lines`` has the first of them, without repetitions.
+    """
 
     kind: ClassVar[str] = "engine-said"
     meaning: ClassVar[str] = (
@@ -165,7 +168,7 @@ class EngineSaid(Basis, frozen=True, kw_only=True):
 
 
 def trouble_in(line: str) -> Trouble | None:
-    """Return the trouble that ``line`` reports, or None for a harmless line."""
+    """Return the trouble that ``line`` reports; None if it is harmless."""
     head = line[:_LINE_CHARS]
     for words, pattern in _PATTERNS:
         match = pattern.search(head)
@@ -175,9 +178,9 @@ def trouble_in(line: str) -> Trouble | None:
 
 
 def storable(line: str) -> str:
-    """Return what may be stored of a recognised ``line``: its phrase, known words, their numbers.
+    """Return the storable parts of a recognised ``line``: its phrase, known words, their numbers.
 
-    Everything else is dropped, since it may be a prompt or a key.
+    Everything else is dropped, because it may be a prompt or a key.
     """
     head = line[:_LINE_CHARS]
     found = next((m for _, pattern in _PATTERNS if (m := pattern.search(head))), None)
@@ -212,8 +215,9 @@ def goes_on_with_pools(line: str) -> bool:
 
 
 def pools_in(line: str) -> Mapping[str, int]:
-    """Return the missing slots of each pool in a line of an engine's check; negative if counted
-    twice.  An unknown pool has an empty name.
+    """Return the number of missing slots of each pool in a line of an engine's check.
+
+    The number is negative if slots are counted twice.  An unknown pool has an empty name.
     """
     missing = {}
     for name, total, available, others in _POOLS.findall(line[:_LINE_CHARS]):
@@ -223,7 +227,7 @@ def pools_in(line: str) -> Mapping[str, int]:
 
 
 def template_of(line: str) -> str:
-    """Return ``line`` without what differs between repetitions: times, counts, addresses."""
+    """Return ``line`` without the parts that vary between repetitions: times, counts, addresses."""
     bare = re.sub(r"0x[0-9a-f]+|\d+", "#", line[:_LINE_CHARS].strip(), flags=re.I)
     return re.sub(r"\s+", " ", bare)
 
@@ -242,7 +246,7 @@ class _Message:
 def log_findings(record: RunRecord, known: Sequence[Finding]) -> list[Finding]:
     """Return one finding for each kind of trouble in the log, with its text.
 
-    ``known`` are the exact findings: a logged leak that they confirm is a LEAK.
+    ``known`` has the exact findings: a logged leak is a LEAK if they confirm it.
     """
     grouped: dict[Trouble, list[_Message]] = {}
     for saying in _messages(record):
@@ -260,7 +264,7 @@ def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
         return VerdictKind.LEAK if leaks else VerdictKind.INVARIANT
     if words is Trouble.DOUBLE_FREE:
         return VerdictKind.INVARIANT
-    # A hang or exhaustion that the engine survived: an alarm of its own that nothing else confirms.
+    # If the engine survived a hang or exhaustion, nothing else confirms its own alarm.
     return VerdictKind.CRASHED if crashed else VerdictKind.INVARIANT
 
 

@@ -1,6 +1,6 @@
 """Findings from the engine's own reports: violations of its checks, and its death.
 
-An engine may have checks that are unknown here: their findings are named ``engine-`` plus the
+An engine may have checks that are unknown here; their findings are named ``engine-`` plus the
 engine's name for the check.
 """
 
@@ -32,16 +32,16 @@ from hybridbench.records.load import CrashSearch
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Prefix of the law of an engine's own check.
+# Prefix of the kind of a finding from an engine's own check.
 ENGINE_PREFIX: Final = "engine-"
 _RESIDUAL = "residual"
-# Kinds that mean slots or locks are held that should not be; all others are contradictions.
+# Kinds of check that find slots or locks wrongly held; all others are contradictions.
 _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
     _RESIDUAL: Residual,
     "locked-at-idle": LocksAtIdle,
     "in-flight-at-idle": HeldAtIdle,
 }
-# The same without a pool or a count at checkpoints to confirm it.
+# The same, but with no pool or no count at checkpoints that could confirm them.
 _HELD_WITHOUT_POOL: Final = (WAITING_VIOLATION, "ended-held", "unanswered")
 
 _FRONT_END: Final = "front_end"
@@ -62,9 +62,9 @@ class Crashed(Basis, frozen=True, kw_only=True):
 
     Attributes:
         target: name of the watched program; empty for a worker of hybridbench.
-        suspects: requests in flight at the end that were sent again to a replacement worker.
-        smallest: the smallest set of these that crashed it again, in words.
-        file: of the run directory, containing these requests.
+        suspects: number of requests in flight at the end that were sent to a replacement worker.
+        smallest: descriptions of the smallest set of these that crashed it again.
+        file: the file in the run directory that contains these requests.
     """
 
     kind: ClassVar[str] = "crash"
@@ -83,7 +83,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
     def words(self, found: Finding) -> Words:
         how = _ENDS.get(self.reason, "ended")
         if self.target and self.reason == "hang":
-            # The watchdog of steps belongs to workers; the detail says what did not happen.
+            # Only workers have the watchdog of steps; here the detail says what did not happen.
             how = "was killed"
         detail = one_line(self.detail)
         after = format_duration(found.since_s or 0.0)
@@ -131,12 +131,12 @@ class Crashed(Basis, frozen=True, kw_only=True):
 
 
 class _Reports(Basis, frozen=True, kw_only=True):
-    """The reports of one check of the engine about one pool, or about none.
+    """The reports of one check of the engine, about one pool or no pool.
 
     Attributes:
         law: the engine's name for the violated check, in normalised spelling.
-        message: of the first of ``count`` reports.
-        last_slots: number of slots in the last report, which came at ``last_s``.
+        message: message of the first of ``count`` reports.
+        last_slots: number of slots in the last report, made at ``last_s``.
     """
 
     leads_to: ClassVar[str] = "INVARIANT"
@@ -170,7 +170,7 @@ class FalseAlarm(_Reports, frozen=True, kw_only=True):
 
 
 class EngineCheck(_Reports, frozen=True, kw_only=True):
-    """A check of the engine that nothing else confirms or refutes; also any unknown check."""
+    """A failed check of the engine, known or unknown, that nothing else confirms or refutes."""
 
     @property
     def code(self) -> str:
@@ -340,7 +340,7 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
 
 
 def crash_findings(record: RunRecord) -> list[Finding]:
-    """Return at most one finding: how the worker ended, if it ended abnormally."""
+    """Return a finding on how the worker ended, if it ended abnormally."""
     crash = record.last_event(Crash)
     if crash is None:
         return []
@@ -384,7 +384,7 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
 
 
 def _with_event(found: Finding, known: Sequence[Finding]) -> Finding:
-    """Take over the event that adds entries to the front end, which the check only counts."""
+    """Copy the driver of the front end's entries, which the check only counts, from ``known``."""
     if not isinstance(found.basis, EngineUnanswered):
         return found
     for one in known:
@@ -394,13 +394,15 @@ def _with_event(found: Finding, known: Sequence[Finding]) -> Finding:
 
 
 def _counted_twice(kind: str, violation: EngineViolation) -> bool:
-    """Whether a residual is negative: slots with two holders instead of none."""
+    """Whether the residual is negative: slots have two holders instead of none."""
     return kind == _RESIDUAL and violation.count < 0
 
 
 def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
-    """Whether the next idle checkpoint found nothing missing: then the engine's check was wrong or
-    the state recovered.  A check made at a checkpoint is compared with the counts of that moment.
+    """Whether the next idle checkpoint found nothing missing.
+
+    The engine's check was then wrong, or the state recovered.  A check made at a checkpoint is
+    compared with the counts of that checkpoint.
     """
     later = [at for at in facts.idle if at.t_s >= after_s and at.pools.get(pool)]
     return bool(later) and later[0].pool(pool, "residual") == 0

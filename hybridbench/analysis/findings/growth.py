@@ -1,6 +1,6 @@
-"""Unbounded growth: what grows, with which event, when it reaches its limit, what is undecided.
+"""Findings about unbounded growth of gated metrics, and about metrics that stay undecided.
 
-A part of the process's memory may grow by more than the whole, because freed memory is reused: the
+A part of the process's memory may grow by more than the whole, because freed memory is reused; the
 finding then says so.  Growth explained by answering probes is caused by the bench itself.
 """
 
@@ -51,12 +51,12 @@ from hybridbench.records.verdict import (
 _EXPLAINS = 0.05
 
 HELD_BY_PROBES = "observer_held_bytes"
-# Share of the worker's growth from which the run says more about the bench than the engine.
+# Share of the worker's growth above which the run measures the bench more than the engine.
 _PROBES_EXPLAIN = 0.5
 _MIN_PROBES = 8
 
 _LEAST_ODDS = 1e-6
-_MOSTLY = 0.5  # of the growth
+_MOSTLY = 0.5  # share of the growth
 
 
 class HourlyBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,17 +72,17 @@ class HourlyBytes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(value=rate.value, lower=rate.lower, upper=rate.upper)
 
     def text(self) -> str:
-        """The growth after a verb that gives its direction."""
+        """The growth without a sign, for use after a verb that gives its direction."""
         return _grown(Rate(self.value, self.lower, self.upper, Unit.BYTES.value, "h"))
 
 
 class Collectible(HourlyBytes, frozen=True, kw_only=True):
-    """How fast garbage grows; ``share`` is its part of the growth of memory."""
+    """The growth of garbage; ``share`` is its share of the memory growth."""
 
     share: float
 
     def split(self) -> str:
-        """Say how much of the growth of memory is garbage."""
+        """Return a sentence on how much of the memory growth is garbage."""
         if self.share > 1.0:
             return (
                 f"collectible memory grows by {self.text()}, faster than private memory: it "
@@ -96,12 +96,12 @@ class Growth(Basis, frozen=True, kw_only=True):
     """Unbounded growth of a gated metric.
 
     Attributes:
-        model: the shape that fits best, in words.
-        judged_s: time span of its samples.
-        q_value: of "grows no faster than the floor", adjusted for ``metrics_tested`` metrics;
-            None if no model tests that.
-        collectible: the garbage in private memory.
-        exhaustion: when it reaches a known limit.
+        model: description of the shape that fits best.
+        judged_s: time span of the metric's samples.
+        q_value: p-value of "grows no faster than the floor", adjusted for ``metrics_tested``
+            metrics; None if no model tests that.
+        collectible: the growth of garbage, for private memory.
+        exhaustion: when the metric reaches a known limit.
         mappings: mappings of one size that increased in number, for private memory.
     """
 
@@ -123,7 +123,7 @@ class Growth(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         leading = found.rates[: 1 if found.driver is None else 2]
-        # A rate that may be zero is given by its interval only, which is printed next to the title.
+        # If a rate may be zero, only its interval is given, which is printed next to the title.
         by = ", ".join(rate_text(rate, signed=False) for rate in leading if certain(rate))
         garbage = self.collectible is not None and self.collectible.share > _MOSTLY
         return Words(
@@ -135,7 +135,7 @@ class Growth(Basis, frozen=True, kw_only=True):
         )
 
     def _evidence(self, found: Finding) -> Iterable[str]:
-        # Print one length for the window; samples may begin and end slightly inside it.
+        # Print the span of the samples, which may begin and end slightly inside the window.
         span, why = format_duration(self.judged_s), "" if self.why is None else self.why.text
         yield f"best model: {self.model}; {why}; its samples span {span}"
         if found.driver != "finishes":
@@ -161,13 +161,14 @@ class Growth(Basis, frozen=True, kw_only=True):
 
 
 class Undecided(Basis, frozen=True, kw_only=True):
-    """What the run leaves undecided: one metric, or all of them.
+    """One metric, or the whole run, is undecided.
 
     Attributes:
-        why, needed_s, judged_s: for a metric, the reason, the length of a judged window that would
-            decide it (if any), and the actual length.
+        why: for a metric, the reason.
+        needed_s: for a metric, the length of a judged window that would decide it, if any.
+        judged_s: for a metric, the actual length.
         open: for the whole run, what is missing.
-        ended: how the watched program ended by itself, if that is why.
+        ended: how the watched program ended by itself, if that is the cause.
     """
 
     kind: ClassVar[str] = "undecided"
@@ -209,8 +210,9 @@ class Undecided(Basis, frozen=True, kw_only=True):
 
 
 class ObserverGrows(Basis, frozen=True, kw_only=True):
-    """Growth caused by the bench: at least ``share`` of the growth of the worker's ``memory``,
-    over ``probes`` answered probes.
+    """Growth caused by the bench: ``probes`` answered probes explain at least ``share`` of it.
+
+    ``memory`` is the growth of the worker's memory.
     """
 
     kind: ClassVar[str] = "observer-grows"
@@ -245,7 +247,7 @@ def odds_text(q: float) -> str:
 
 
 def _grown(rate: Rate) -> str:
-    """Format a rate after a verb that gives its direction."""
+    """Format a rate without its sign, for use after a verb that gives its direction."""
     return full_rate_text(rate, signed=False)
 
 
@@ -255,7 +257,7 @@ def growth_findings(
     boundary: Boundary,
     tested: int | None = None,
 ) -> list[Finding]:
-    """Return a finding for each metric that leaks, and for each that could not be decided.
+    """Return a finding for each metric that leaks and for each that is undecided.
 
     If the search for a leak's driver fails, the leak is reported without one.  ``tested`` is the
     number of metrics for which the q-values are adjusted, if ``results`` are only some of them.
@@ -276,7 +278,7 @@ def growth_findings(
 
 
 def collectible_growth(results: Sequence[MetricResult]) -> Collectible | None:
-    """Return the garbage's share of memory growth; None unless both grow and it explains enough."""
+    """Return the growth of garbage; None unless memory grows and garbage explains enough of it."""
     by_name = {result.metric: result.rate_per_hour for result in results}
     memory, garbage = by_name.get(MEMORY), by_name.get(COLLECTIBLE)
     if memory is None or garbage is None or min(memory.lower, garbage.value) <= 0:
@@ -288,7 +290,7 @@ def collectible_growth(results: Sequence[MetricResult]) -> Collectible | None:
 
 
 def _driver(facts: Facts, result: MetricResult) -> Driver | None:
-    """Return the event that drives the metric in the judged window; None if time fits as well."""
+    """Return the event that drives the metric in the judged window; None if none is found."""
     window, rate = facts.window, result.rate_per_hour
     if window is None or rate is None:
         return None
@@ -351,7 +353,7 @@ def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
 
 
 def _undecided(facts: Facts, result: MetricResult) -> Finding:
-    # The needed length is that of the judged window, of which the trend may skip the beginning.
+    # ``needed_s`` is a length of the judged window, whose beginning the trend may skip.
     start_s, end_s = result.window_s
     judged_s = end_s - start_s if facts.window is None else facts.window.duration_s
     return Finding(
@@ -368,13 +370,13 @@ def _undecided(facts: Facts, result: MetricResult) -> Finding:
 
 
 def exceeds(part: Rate, whole: Rate) -> bool:
-    """Whether ``part`` significantly exceeds what the interval of ``whole`` allows."""
+    """Whether ``part`` is significantly above the upper end of ``whole``, in bytes per hour."""
     in_bytes = part.unit == Unit.BYTES.value and part.per == "h"
     return in_bytes and part.lower > max(whole.upper, 0.0)
 
 
 def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
-    """Explain each of ``findings`` whose bytes per hour exceed the bound of private memory."""
+    """Add an explanation to each finding that grows faster than private memory can."""
     memory = memory_result(results)
     whole = None if memory is None else memory.rate_per_hour
     if whole is None:
@@ -383,7 +385,7 @@ def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 
 def _explained(finding: Finding, whole: Rate) -> Finding:
-    # The driver maps memory of the device and pinned memory: neither is part of private memory.
+    # Device memory and pinned memory are mapped by the driver and are not part of private memory.
     if finding.subject in (MEMORY, DEVICE_MEMORY, GRAPH_MEMORY, PINNED_MEMORY):
         return finding
     if isinstance(finding.basis, Undecided):
@@ -396,7 +398,7 @@ def _explained(finding: Finding, whole: Rate) -> Finding:
 
 
 def faster_than(part: Rate, most: float) -> Faster:
-    """Explain why objects can grow by more than the process, which grows by ``most`` bytes/h."""
+    """Explain why objects can grow faster than the process, which grows by ``most`` bytes/h."""
     text = (
         f"these objects accumulate {full_rate_text(part, signed=False)} between collections, more "
         f"than private memory grows by (at most {format_bytes(most)}/h, 95%): they reuse memory "
@@ -408,7 +410,7 @@ def faster_than(part: Rate, most: float) -> Faster:
 
 
 def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
-    """Return at most one finding: the worker grows, and probes explain half of that or more."""
+    """Return a finding if the worker leaks and probes explain at least half of the growth."""
     memory = memory_result(results)
     held = record.series.get(HELD_BY_PROBES)
     grown = None if memory is None else memory.rate_per_hour
@@ -418,7 +420,7 @@ def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) ->
     if len(seen) < _MIN_PROBES:
         return []
     left = np.diff(seen.value)
-    # The median is what every probe leaves, without allocations that other threads make meanwhile.
+    # The median is what each probe leaves, without the allocations that other threads make.
     per_probe = float(np.median(left))
     error = 1.25 * float(np.std(left, ddof=1)) / float(np.sqrt(left.size))
     hours = float(seen.t_s[-1] - seen.t_s[0]) / 3600.0

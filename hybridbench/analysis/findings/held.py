@@ -1,4 +1,4 @@
-"""What findings say about the counts of a process that only grow, and about caches that fill."""
+"""The wording of findings about counts of a process that only grow, and about caches that fill."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """Another count that shows the same leak, with its gain per event or second."""
+    """Another count that shows the same leak, with its gain per event or per hour."""
 
     sort: str
     name: str
@@ -63,7 +63,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     per: str
 
     def text(self) -> str:
-        """``Request objects: 1.00 per request``."""
+        """Return a clause such as ``Request objects: 1.00 per request``."""
         rate = Rate(self.value, self.value, self.value, self.sort, self.per)
         what = _words(Sort(self.sort), self.name)
         if self.sort == Sort.BYTES.value:
@@ -76,22 +76,22 @@ class Held(Basis, frozen=True, kw_only=True):
     """A count in one process's heap that only grows.
 
     Attributes:
-        role: of the process.
+        role: the process's role.
         name: the attribute path, or the type.
         last: the final count.
-        at_idle: the counts at the last idle points, of which ``rounds`` were equal; empty if only
-            traffic was evaluated.
+        at_idle: the counts at the compared idle points; empty if only traffic was evaluated.
+        rounds: rounds of traffic between the last of these points that were compared.
         collected: whether garbage was collected at these points.
-        counted: each of those rounds kept exactly as much as its events explain, so that doubts
-            about the samples in between do not matter.
+        counted: whether each of those rounds kept exactly as much as its events explain, so that
+            doubts about the samples in between do not matter.
         censuses: heap scans compared under traffic.
         early, late: the rate in the first and the second half of the time.
         odds: p-value of the second half's growth, if only traffic was evaluated.
         alike: whether the rounds agree; otherwise each gained, but by varying amounts.
         doubt: why the finding is open; empty if it is not.
         beside: other counts of the process that show the same growth.
-        budget: the cache that it may be, as long as that is not full.
-        kv_cache: the server's KV cache, if that is the doubt.
+        budget: the declared cache that it may be, while that is not full.
+        kv_cache: the server's KV cache, if that is why the finding is open.
     """
 
     evidence: ClassVar[Evidence] = Evidence.STATISTICAL
@@ -161,8 +161,9 @@ class Held(Basis, frozen=True, kw_only=True):
 
 
 class EntriesKept(Held, frozen=True, kw_only=True):
-    """A container that is never emptied, or ``several`` of one name, of which there are more and
-    more; ``holds`` is the type of most values.
+    """A container that is never emptied, or ``several`` of one name that multiply.
+
+    ``holds`` is the type of most values.
     """
 
     kind: ClassVar[str] = "entries-kept"
@@ -221,7 +222,7 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
 
 
 class BlocksKept(Held, frozen=True, kw_only=True):
-    """More blocks from Python's allocator at each idle point, with no name for their use."""
+    """Blocks from Python's allocator that increase at each idle point, without a known use."""
 
     kind: ClassVar[str] = "blocks-kept"
     meaning: ClassVar[str] = "A watched process holds more Python objects at each idle point."
@@ -238,7 +239,7 @@ class BlocksKept(Held, frozen=True, kw_only=True):
 
 
 class BytesKept(Held, frozen=True, kw_only=True):
-    """More bytes from malloc at each idle point, not explained by Python objects."""
+    """Bytes from malloc that increase at each idle point, not explained by Python objects."""
 
     kind: ClassVar[str] = "bytes-kept"
     meaning: ClassVar[str] = "A watched process holds more memory from malloc at each idle point."
@@ -258,7 +259,7 @@ class BytesKept(Held, frozen=True, kw_only=True):
 
 
 class HandlesKept(Held, frozen=True, kw_only=True):
-    """Open files, threads, child processes or zombies that are more at each idle point."""
+    """Open files, threads, child processes or zombies that increase at each idle point."""
 
     kind: ClassVar[str] = "handles-kept"
     meaning: ClassVar[str] = "A watched process keeps files open, or threads or children never end."
@@ -344,7 +345,7 @@ HELD: Final[dict[Sort, type[Held]]] = {
 
 
 def _each(rate: Rate, what: str) -> str:
-    """``1.00 (0.99 to 1.01) entries of app.kept per request``."""
+    """Return a phrase such as ``1.00 (0.99 to 1.01) entries of app.kept per request``."""
     value = format_bytes(rate.value) if rate.unit == Unit.BYTES else _bare(rate.value)
     if rate.unit == Unit.BYTES:
         what = "from malloc"

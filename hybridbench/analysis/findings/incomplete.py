@@ -1,7 +1,7 @@
-"""Runs that ended early or in which a part failed: the rest is judged, and some of it is missing.
+"""Findings about runs that ended early or in which a part failed.
 
 The workload could not continue, the machine ran out of resources, the user interrupted the run, or
-hybridbench itself failed, during the run or during its analysis.
+hybridbench itself failed, during the run or during its analysis.  The recorded part is judged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STANDS = (
     VerdictKind.CRASHED,
     VerdictKind.DEGRADED,
 )
-# The machine ended the run, which says nothing about the engine.
+# Reasons for which the machine ended the run, which say nothing about the engine.
 _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 _LOAD, _CLIENT = "load", "load client"
 
@@ -49,7 +49,7 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
         if self.planned_s:
             planned = f" (planned traffic: {format_duration(self.planned_s)})"
         at = format_duration(found.since_s or 0.0)
-        # The place comes first, because a headline may be truncated.
+        # The message names the place and comes first, because a headline may be truncated.
         return Words(f"{self.message}; no request was sent after {at}{planned}")
 
     def advice(self, found: Finding) -> str:
@@ -97,7 +97,7 @@ class MemoryNotSeen(Basis, frozen=True, kw_only=True):
 
 
 class InterruptedUncovered(Basis, frozen=True, kw_only=True):
-    """Interrupted at ``at_s``, before the paths that the profile requires were exercised."""
+    """The run was interrupted at ``at_s``, before it covered what its profile requires."""
 
     kind: ClassVar[str] = "interrupted"
     meaning: ClassVar[str] = (
@@ -175,8 +175,8 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
 def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     """Report traffic that ended early because the workload could not continue.
 
-    The run is INVALID, since it exercised less than requested; but findings in ``others`` were
-    measured before and still count: with a leak among them this is only INCONCLUSIVE.
+    The run is INVALID, because it exercised less than requested.  But findings in ``others`` were
+    measured before that and still count: if there is a leak among them, this is INCONCLUSIVE.
     """
     event = facts.last.last_event(WorkloadFailed)
     if event is None:
@@ -186,14 +186,14 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     manifest = facts.record.manifest
     subject = "workload" if manifest.trace is None else "trace"
     if manifest.target.kind == OBSERVED:
-        # Only a load of ours has a workload.
+        # Only the load client has a workload.
         subject = _CLIENT if manifest.workload else _LOAD
     basis = WorkloadEnded(message=event.text.rstrip("."), planned_s=manifest.planned_duration_s)
     return [Finding(basis, kind, subject, since_s=event.t_s)]
 
 
 def incomplete_findings(facts: Facts) -> Iterable[Finding]:
-    """Yield what is left undecided by a run that ended early, or in which hybridbench failed."""
+    """Yield what a run leaves undecided because it ended early or hybridbench failed in it."""
     stopped = facts.last.last_event(StoppedEarly)
     if stopped is not None and stopped.reason in _GAVE_OUT:
         yield _open(MachineGaveOut(message=stopped.text), "run", stopped.t_s)
@@ -214,14 +214,12 @@ def incomplete_findings(facts: Facts) -> Iterable[Finding]:
 
 
 def bench_failed(part: str, error: str, file: str, since_s: float | None = None) -> Finding:
-    """Report that hybridbench failed in ``part``; ``file`` of the run directory has a traceback."""
+    """Report that hybridbench failed in ``part``; ``file`` in the run directory has a traceback."""
     return _open(BenchError(error=error, file=file), part, since_s)
 
 
 def failure_findings(failures: Iterable[Failure]) -> list[Finding]:
-    """Return one finding for each failed part of the analysis: what it would have found is
-    unknown.
-    """
+    """Return one finding for each failed part of the analysis, whose own findings are missing."""
     first = {failure.part: failure for failure in reversed(list(failures))}
     return [
         _open(AnalysisError(error=failure.said), failure.part)

@@ -1,9 +1,9 @@
-"""Instances that should have died by reference count but were found alive outside the engine.
+"""Objects that the engine removed and that reference counting should have freed, but did not.
 
-This needs no statistics: a healthy engine leaves none for the collector, so finding them twice is a
-leak, whether or not full collections keep the process's memory flat.  Statistics only estimate how
-many appear per event: a full collection resets the count, so rates use only stretches between two
-collections, within which the count rises by the same amount per event.
+The decision needs no statistics: a healthy engine leaves none for the collector, so finding some
+twice is a leak, whether or not full collections keep the process's memory flat.  Statistics only
+estimate how many appear per event: a full collection resets the count, so rates use only stretches
+between two collections, within which the count rises by the same amount per event.
 """
 
 from __future__ import annotations
@@ -42,35 +42,39 @@ from hybridbench.records.verdict import RETAINED, WAITING, Finding, MetricResult
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
-# Heap scans run between two steps, when no removal is in progress; one local variable of the loop
-# may still reference the object removed last, and another its former parent.
+# Heap scans run between two steps, when no removal is in progress; but one local variable of the
+# loop may still reference the object removed last, and another may reference its former parent.
 TOLERANCE = 2.0
 _MIN_PROBES = 2
-_WAVERS = 0.4  # share of the changes that are falls
+_WAVERS = 0.4  # share of falls among the changes, above which the count is noise
 # Events that end the life of an instance, likeliest first.
 _END_OF_NODES = ("nodes_evicted",)
 _END_OF_SESSIONS = ("session_closes",)
 _END_OF_OTHERS = ("finishes",)
 
-_UNKNOWN_WIDTH = 0.1  # of a rate from only two points
+_UNKNOWN_WIDTH = 0.1  # half-width of the interval of a rate without one, as a share of the rate
 
 
 class Instances(Basis, frozen=True, kw_only=True):
-    """Objects of one class that the engine removed and that are still alive.  Some may wait for a
-    full collection and others survive one: the larger group gives the kind.
+    """Objects of one class that the engine removed and that are still alive.
+
+    Some may wait for a full collection and others survive one: the larger group gives the kind.
 
     Attributes:
-        other: the kind of the smaller group; ``others_do``: what its objects do, in words.
+        other: the kind of the smaller group.
+        others_do: a clause on what the smaller group's objects do.
         most_do: the same for the larger group, if no trial collection shows it.
         probes_with_strays: heap scans that found any, out of ``probes``.
-        most: the largest number of objects in one scan; ``last``: in the last.
+        most: the largest number of objects in one scan.
+        last: the number of objects in the last scan.
         retained_most: the most objects in one scan that survive a full collection.
         retained_measured: whether any trial collection was made.
         collectible_most: the most objects in one scan that a full collection frees.
-        retained_share: of all objects in the ``probes_tried`` scans with a trial collection; None
-            if there is only one group, as are the next four values.
-        fullest_s: the scan among these that found most, and what survives and is freed in it.
-        collections: full ones during the run, with ``stretches`` between them.
+        retained_share: share of survivors in the ``probes_tried`` scans with a trial collection;
+            like the next four values, None if there is only one group.
+        fullest_s: time of the scan among these that found most.
+        fullest_retained, fullest_collectible: objects that survive and that are freed in that scan.
+        collections: full collections during the run, with ``stretches`` between them.
         collectible_bytes_most: the most memory that a full collection would free at one time.
     """
 
@@ -104,9 +108,7 @@ class Instances(Basis, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> tuple[str, str] | None:
-        """The shares that a full collection frees and that survive it; None if there is only one
-        group.
-        """
+        """The shares that a full collection frees and does not free; None if one group is empty."""
         if self.retained_share is None or not self._is_mixed:
             return None
         kept = round(100.0 * self.retained_share)
@@ -121,7 +123,7 @@ class Instances(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         objects = f"removed {found.subject} objects {self._predicate()}"
-        # Only rates that are significantly above zero.
+        # Include only rates that are significantly above zero.
         rates = [
             bare_rate_text(rate)
             for rate in found.rates
@@ -175,7 +177,7 @@ class Instances(Basis, frozen=True, kw_only=True):
             )
 
     def _both_parts(self) -> Iterable[str]:
-        """Describe what a collection frees and what survives: shares of all, counts of one scan."""
+        """Describe both groups: their shares over all trial collections, and counts of one scan."""
         if self.shares is None or self.fullest_s is None:
             return
         yield (
@@ -201,7 +203,7 @@ class Instances(Basis, frozen=True, kw_only=True):
         )
 
     def _remedy(self, name: str) -> str:
-        """Advise on objects of one group, which are called ``name``."""
+        """Return the advice for objects named ``name`` if there is only one group."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -213,7 +215,7 @@ def _collections_text(count: float, stretches: int) -> str:
 
 
 class InstancesWait(Instances, frozen=True, kw_only=True):
-    """Most wait for a full collection; ``collectible`` is their share of the memory growth."""
+    """Most objects wait for a collection; ``collectible`` is their share of the memory growth."""
 
     kind: ClassVar[str] = "instances-wait-for-collector"
     meaning: ClassVar[str] = (
@@ -243,7 +245,7 @@ class InstancesWait(Instances, frozen=True, kw_only=True):
 
 
 class InstancesRetained(Instances, frozen=True, kw_only=True):
-    """Most survive a full collection, because something in use references them."""
+    """Most objects survive a full collection, because something in use references them."""
 
     kind: ClassVar[str] = "instances-retained"
     meaning: ClassVar[str] = (
@@ -267,9 +269,7 @@ class InstancesRetained(Instances, frozen=True, kw_only=True):
 
 
 def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
-    """Add the explained share of the memory growth to those of ``findings`` whose objects wait for
-    the collector.
-    """
+    """Add the share of memory growth that they explain to findings of kind ``InstancesWait``."""
     split = collectible_growth(results)
     if split is None:
         return list(findings)
@@ -297,7 +297,7 @@ class _Scans:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The counters of events that end the life of an instance."""
+        """Counters of events that end an instance's life."""
         if self._is_node:
             return _END_OF_NODES
         return _END_OF_SESSIONS if self.name == "Session" else _END_OF_OTHERS
@@ -308,7 +308,7 @@ class _Scans:
 
 
 def instance_findings(facts: Facts) -> list[Finding]:
-    """Return one finding for each class with stale instances in at least two probes."""
+    """Return one finding for each class with removed instances alive in at least two probes."""
     record = facts.record
     sampled = (name for name in record.series if name.startswith(_PREFIX))
     names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
@@ -374,8 +374,10 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
 
 
 def _first_judged(facts: Facts, scans: _Scans, first: int) -> int:
-    """Return the probe from which rates are computed: in the judged window if it has enough
-    probes, as a warm-up may leave more or fewer behind; else the ``first`` with stale instances.
+    """Return the probe from which rates are computed.
+
+    It is in the judged window if that has enough probes, because a warm-up may leave more or fewer
+    instances behind; otherwise it is the ``first`` probe with such instances.
     """
     if facts.window is None:
         return first
@@ -384,18 +386,20 @@ def _first_judged(facts: Facts, scans: _Scans, first: int) -> int:
 
 
 def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:
-    """Whether most wait for a full collection; the others survive one.
+    """Whether most of the objects wait for a full collection, rather than survive one.
 
-    Uses the probes that found any; if none of them tried a collection, what it could free.
+    Uses the probes that found any; if none of them tried a collection, any collectible objects
+    decide.
     """
     freed, kept = _tried(scans, seen)
-    # Without a probe that measured both, both sums are 0.
+    # If no probe measured both, both sums are 0.
     return freed >= kept and _most(scans.collectible[seen]) > TOLERANCE
 
 
 def _with_shares(basis: Instances, scans: _Scans, seen: NDArray[np.bool_]) -> Instances:
-    """Add the share that survives a full collection, over all probes that tried one, and both
-    counts of the fullest probe: the maxima of the two may come from different probes.
+    """Add the share that survives over all trial collections, and both counts of the fullest probe.
+
+    The maxima of the two counts may come from different probes.
     """
     freed, kept = _tried(scans, seen)
     if not freed or not kept:
@@ -413,16 +417,14 @@ def _with_shares(basis: Instances, scans: _Scans, seen: NDArray[np.bool_]) -> In
 
 
 def _tried(scans: _Scans, seen: NDArray[np.bool_]) -> tuple[float, float]:
-    """Sum what a full collection frees and keeps over the probes that tried one."""
+    """Return the sums of freed and surviving objects over the probes with a trial collection."""
     collectible, retained = scans.collectible[seen], scans.retained[seen]
     tried = np.isfinite(collectible) & np.isfinite(retained)
     return float(collectible[tried].sum()), float(retained[tried].sum())
 
 
 def _with_collections(basis: Instances, record: RunRecord, probes: Probes) -> Instances:
-    """Add the run's full collections, the stretches between them, and the most that one would
-    free.
-    """
+    """Add the full collections, the stretches between them, and the most that one would free."""
     collected, size = record.series.get(COLLECTIONS), record.series.get(COLLECTIBLE)
     if collected is not None and len(collected):
         count = float(collected.value[-1] - collected.value[0])
@@ -434,19 +436,19 @@ def _with_collections(basis: Instances, record: RunRecord, probes: Probes) -> In
 
 
 def _likely(scans: _Scans, counters: EventCounters) -> str | None:
-    """Return the event that ends the life of an instance, if there are too few probes for a fit."""
+    """Return the event that ends an instance's life, if there are too few probes for a fit."""
     if scans.t_s.size >= FEWEST_SAMPLES:
         return None
     return next((name for name in scans.ends if counters.total(name) > 0), None)
 
 
 def _per_event(driver: str, counters: EventCounters, scans: _Scans, probes: Probes) -> Rate | None:
-    """Return instances per event; None if they do not rise with it, or it cannot be the cause."""
+    """Return instances per event; None if they do not rise with it or it cannot be the cause."""
     at = counters.at(driver, probes.t_s)
     rate = production_rate(probes, at, scans.unit, singular(driver))
     if rate is None or not correlates(rate) or _wavers(probes):
         return None
-    # An event that ends one life leaves at most one instance: more must have another cause.
+    # An event that ends one life leaves at most one instance; a higher rate has another cause.
     if driver in scans.ends and rate.lower > 1.0:
         return None
     events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
@@ -472,8 +474,8 @@ def _rates(
     hourly = production_rate(probes, probes.t_s / 3600.0, scans.unit, "h")
     rates = [per_event, hourly]
     size = facts.record.series.get(COLLECTIBLE)
-    # The bytes cover only what a collection would free: if most stale instances survive one, these
-    # bytes are the smaller part, and the growth of the process says more.
+    # These bytes cover only what a collection would free.  If most instances survive one, they are
+    # the smaller part, and the growth of the process is more informative.
     if size is not None and _most(scans.collectible) > max(TOLERANCE, _most(scans.retained)):
         after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
         weighed = make_probes(after.t_s, after.value, facts.record.series.get(COLLECTIONS))
@@ -503,7 +505,7 @@ class Probes:
         if self.t_s.size < 2:
             return []
         same = self.collections_after[1:] <= self.collections_before[:-1]
-        # A fall without a counted collection is a younger one, or one the counter missed.
+        # A fall without a counted collection is due to a younger generation or to a missed count.
         joined = same & (np.diff(self.value) >= 0)
         runs: list[slice[int, int, None]] = []
         start = 0
@@ -516,8 +518,9 @@ class Probes:
 
 
 def make_probes(t_s: FloatArray, value: FloatArray, collections: Series | None) -> Probes:
-    """Pair probes with the collection counts around them; without a counter, only falls separate
-    the stretches.
+    """Pair probes with the collection counts around them.
+
+    Without a counter, only falls separate the stretches.
     """
     if collections is None or not len(collections):
         none = np.zeros_like(t_s)
@@ -526,14 +529,14 @@ def make_probes(t_s: FloatArray, value: FloatArray, collections: Series | None) 
 
 
 def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -> Rate | None:
-    """Rise of the value for each unit of ``progress`` (a counter or hours at the probes): the
-    quotient of the totals over all stretches.
+    """Return the total rise of the value over all stretches per unit of ``progress``.
 
-    Kept objects accumulate, so the noise is that of a random walk: a line through the levels would
-    weigh the middle of a stretch most and give too narrow an interval.
+    ``progress`` is a counter, or hours, at the probes.  Kept objects accumulate, so the noise is a
+    random walk: a line through the levels would weigh the middle of a stretch most and give too
+    narrow an interval.
 
     Returns:
-        None without two probes between collections, or without progress between them.
+        None if no stretch has two probes with progress between them.
     """
     runs = probes.stretches()
     if not runs:
@@ -551,7 +554,7 @@ def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -
 
 
 def with_counting_error(rate: Rate, events: float) -> Rate:
-    """Widen ``rate`` by the binomial error of a share of ``events``, if it is a share."""
+    """Widen ``rate`` by the binomial error if it is a share of ``events`` (between 0 and 1)."""
     if not 0.0 <= rate.value <= 1.0:
         return rate
     low, high = wilson_interval(rate.value * events, events)

@@ -9,11 +9,11 @@ from hybridbench.records.verdict import Finding, VerdictKind
 
 
 class InvalidBasis(Basis, frozen=True, kw_only=True):
-    """Invalidates everything the run fitted, and the absence of everything it did not find."""
+    """Evidence that invalidates the run's statistical findings, and its lack of other findings."""
 
     leads_to: ClassVar[str] = "INVALID"
 
 
 def invalid(basis: Basis, subject: str) -> Finding:
-    """Return the finding on ``subject``."""
+    """Return an INVALID finding about ``subject``."""
     return Finding(basis, VerdictKind.INVALID, subject)

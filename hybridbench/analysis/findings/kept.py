@@ -1,9 +1,10 @@
-"""What a process keeps, as findings: entries of containers, objects, blocks and bytes of its heap,
-open files, threads, child processes and zombies; and caches that fill.
+"""Findings about counts that keep growing in a process, and about caches that fill.
 
-One leak shows in many counts: the container, its objects, their own lists, the allocator's blocks,
-and memory.  Each container that stays the same throughout is a finding, with the rest as its
-evidence; if no container grows, the objects come first, then the allocators.
+The counts are entries of containers, objects, blocks and bytes of the heap, open files, threads,
+child processes and zombies.  One leak shows in many counts: the container, its objects, their own
+lists, the allocator's blocks, and memory.  Each container that stays the same throughout is a
+finding, with the rest as its evidence; if no container grows, the objects come first, then the
+allocators.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
 
 _NAMED: Final = 4
-# Of its length, in the second half of the run: a cache that grows by less is practically full.
+# A cache that grows by less than this share of its length in the second half is practically full.
 _MATTERS: Final = 0.05
 _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
 # Which count leads if one leak shows in several.
 _ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES, Sort.HANDLES)
-# Containers of weak references: they are as long as others keep what they list.
+# Containers of weak references do not keep their entries alive; something else does.
 _WEAK: Final = frozenset(
     {
         "_weakrefset.WeakSet.data",
@@ -46,8 +47,10 @@ def kept_findings(
     metrics: Sequence[MetricResult] = (),
     allowed: Allowance | None = None,
 ) -> list[Finding]:
-    """Return one finding for each container that keeps entries, and for other growth in processes
-    without such a container.
+    """Return findings for containers that keep entries, for caches that fill, and for handles.
+
+    A process without such a container gets a finding for its other growth.  Of the caches that fill
+    in a process, only the largest is a finding.
     """
     found = []
     for own in _by_heap(growing):
@@ -76,8 +79,9 @@ def kept_findings(
 
 
 def _handles(own: Sequence[Growing], leaders: Sequence[Growing]) -> list[Finding]:
-    """Return what is kept open, unless the first leader is a leak that names it as evidence.  What
-    is undecided has a finding by its trend.
+    """Return findings for handles kept open, unless the first leader is a leak that names them.
+
+    Undecided handles have a finding from their trend instead.
     """
     kept = [one for one in own if one.sort is Sort.HANDLES and one.kind is GrowthKind.KEPT]
     if leaders and leaders[0].kind is GrowthKind.KEPT:
@@ -88,8 +92,9 @@ def _handles(own: Sequence[Growing], leaders: Sequence[Growing]) -> list[Finding
 def _unless_explained(
     leaders: list[Growing], opened: Sequence[Growing], caches: Sequence[Growing]
 ) -> list[Growing]:
-    """Return ``leaders``, or the container that grows in step with the leader and explains it: the
-    finding is as open as that container.  Empty if a bounded cache explains it.
+    """Return ``leaders``, or the undecided count that grows with the first and explains it.
+
+    Empty if a bounded cache explains the leader.
     """
     if not leaders or (leaders[0].sort is Sort.ENTRIES and leaders[0].one):
         return leaders
@@ -108,8 +113,9 @@ def _unless_explained(
 
 
 def without_parts(findings: Sequence[Finding], kept: Sequence[Finding]) -> list[Finding]:
-    """Drop the growth of memory from ``findings`` for processes whose kept entries are known, and
-    the trends of what is known to be kept open.
+    """Drop from ``findings`` what the leaks in ``kept`` already report.
+
+    That is the memory growth of their processes, and the trends of the handles that they keep open.
     """
     leaks = [one for one in kept if one.verdict is VerdictKind.LEAK]
     named = {_owner(one.subject) for one in leaks}
@@ -127,7 +133,7 @@ def without_parts(findings: Sequence[Finding], kept: Sequence[Finding]) -> list[
 
 
 def _opened(leak: Finding) -> Iterable[str]:
-    """Yield the metrics of what ``leak`` keeps open, as its subject or as evidence."""
+    """Yield the metrics of the handles that ``leak`` reports, as its subject or as evidence."""
     basis = leak.basis
     if isinstance(basis, HandlesKept):
         yield basis.name
@@ -147,7 +153,7 @@ def _by_heap(growing: Sequence[Growing]) -> list[list[Growing]]:
 
 
 def _leaders(kept: Sequence[Growing]) -> list[Growing]:
-    """Return every container that holds what is kept; if none, the first other growing count."""
+    """Return the containers that keep entries alive; if there are none, the first other count."""
     containers = [one for one in kept if _holds(one)]
     if containers:
         return sorted(containers, key=_place)
@@ -155,7 +161,7 @@ def _leaders(kept: Sequence[Growing]) -> list[Growing]:
 
 
 def _holds(one: Growing) -> bool:
-    """Whether it is a container that stayed the same and keeps its entries alive."""
+    """Whether ``one`` is a container that stayed the same and keeps its entries alive."""
     return one.sort is Sort.ENTRIES and one.one and one.name not in _WEAK
 
 
@@ -165,7 +171,7 @@ def _place(one: Growing) -> tuple[int, int, bool, float, str]:
     timed = driver.counter == TIME
     sort, told = _ORDER.index(one.sort), 0
     if one.sort is Sort.ENTRIES and not _holds(one):
-        # More and more containers: the objects that own them say more, if their class has a name.
+        # If containers multiply, the objects that own them are more informative, unless builtin.
         sort, told = _ORDER.index(Sort.OBJECTS), 3 if one.name in _WEAK else 1
     elif one.sort is Sort.OBJECTS and _is_builtin(one.name):
         told = 2
@@ -173,7 +179,7 @@ def _place(one: Growing) -> tuple[int, int, bool, float, str]:
 
 
 def _is_builtin(kind: str) -> bool:
-    """Whether objects of this type are part of any program, such as ``builtins.list``."""
+    """Whether every program has objects of this type, such as ``builtins.list``."""
     module = kind.partition(".")[0]
     return module in ("builtins", "weakref") or (module[:1] == "_" and module[:2] != "__")
 
@@ -181,9 +187,9 @@ def _is_builtin(kind: str) -> bool:
 def _besides(
     leader: Growing, others: Sequence[Growing], metrics: Sequence[MetricResult]
 ) -> tuple[Beside, ...]:
-    """Return what grows with the event of ``leader``, or with an indistinguishable one."""
+    """Return the counts that grow with the event of ``leader``, or an indistinguishable one."""
     shown = sorted((one for one in others if _events(one) & _events(leader)), key=_place)
-    # What is kept open has no finding of its own then, so it is always named.
+    # Handles listed here have no finding of their own, so they are always named.
     shown.sort(key=lambda one: one.sort is not Sort.HANDLES)
     found = [
         Beside(
@@ -203,12 +209,12 @@ def _in_step(cache: Growing, other: Growing) -> bool:
 
 
 def _events(one: Growing) -> set[str]:
-    """Return the event that it grows with, and its rivals."""
+    """Return the event that drives the growth, and its rivals."""
     return {one.kept.driver.counter, *one.kept.driver.rivals}
 
 
 def _same_event(one: Growing, leader: Growing) -> float:
-    """Return events of ``one``'s driver per event of the leader's: 1 if they are the same."""
+    """Return the number of events of ``one``'s driver per event of the leader's."""
     own, other = one.kept.driver, leader.kept.driver
     return 1.0 if own.counter == other.counter else own.events / max(other.events, 1.0)
 
@@ -230,7 +236,7 @@ def _event(one: Growing) -> str:
 
 
 def _budget_of(one: Growing, allowed: Allowance) -> WithinBudget | None:
-    """Return what is left of the cache that ``one`` may be; unnamed counts may be any cache."""
+    """Return the remaining budget if ``one`` may be a declared cache; unnamed counts may be any."""
     return allowed.budget if one.sort in _UNNAMED or allowed.covers(one.name) else None
 
 
@@ -282,7 +288,7 @@ def _scale(one: Growing) -> float:
 def _matters(one: Growing) -> bool:
     """Whether a filling cache grows enough to leave the run undecided.
 
-    Many containers at one path are not a cache: their holder is, and has a name of its own.
+    Many containers at one path are not a cache; their holder may be one, under its own name.
     """
     if one.bound is not None or not one.one:
         return False

@@ -16,7 +16,7 @@ from hybridbench.records.finding import Basis
 
 @cache
 def finding_kinds() -> Mapping[str, type[Basis]]:
-    """Return every kind declared by a family in this folder, by name."""
+    """Return every kind that a module in this folder declares, by name."""
     names = (f"{findings.__name__}.{module.name}" for module in iter_modules(findings.__path__))
     families = [import_module(name) for name in names]
     return {kind.kind: kind for family in families for kind in _declared(family)}

@@ -1,8 +1,8 @@
-"""Answers that a server does not repeat when asked again, alone and without its cache.
+"""Answers that change if the same request is sent again, alone and without the server's cache.
 
 Rounding may decide between two tokens of nearly equal probability.  Its effect on this server is
-measured in the same run: logprobs are compared between equal answers of which one was computed in a
-batch, one alone, and one with its own prefix in the cache.
+measured in the same run, by comparing the logprobs of equal answers that were computed in a batch,
+alone, and with their own prefix in the cache.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from hybridbench.records.verdict import Finding, VerdictKind
 
 # Multiple of the largest margin that the measured logprob differences could reverse.
 _BEYOND: Final = 10.0
-# Share of the usual lead of the likeliest token; less may be rounding, whatever was measured.
+# Share of the likeliest token's usual lead; a smaller margin may be rounding, despite measurements.
 _LEAD: Final = 0.1
 # Fewest places at which the effect of rounding must have been measured.
 _FEWEST_MEASURED: Final = 500
 _FEWEST: Final = 2
-# Common traits of wrong answers are named below this probability of chance.
+# A common trait of wrong answers is named if its p-value is below this.
 _CHANCE_MOST: Final = 0.001
 _EXAMPLES_MAX: Final = 4
 
 
 class AnswersDiffer(Basis, frozen=True, kw_only=True):
-    """Answers that differ from what the same requests get alone and without the cache.
+    """Answers that differ from those that the same requests get alone and without the cache.
 
     Attributes:
-        wrong: of ``compared``, those whose first differing token was less likely by more than
-            ``tolerance`` nats, and those that rounding cannot change so whatever the margin.
-        tolerance: None if the effect of rounding was not measured.
-        tokens: of all compared answers.
+        wrong: number of answers among ``compared`` whose first differing token was less likely by
+            more than ``tolerance`` nats, or that rounding cannot explain at any margin.
+        tolerance: the largest margin due to rounding; None if its effect was not measured.
+        tokens: number of tokens in all compared answers.
         control: wrong ones among the answers computed together but without the cache.
-        noise: the largest difference that rounding made between two logprobs of a token, in nats,
-            at ``noise_tokens`` places.
+        noise: the largest effect of rounding on a token's logprob, in nats, over ``noise_tokens``
+            tokens.
         usual_gap: the median lead of the likeliest token, in nats.
         exact: whether the server was started in a mode in which batching changes no answer.
-        examples: the first wrong ones.
-        wrong_reused, right_reused: those that had reused something, of ``wrong_known`` and
-            ``right_known``; reported if significant.
+        examples: the first wrong answers.
+        wrong_reused: wrong answers that had reused a prefix, of ``wrong_known`` for which that is
+            known; ``right_reused`` and ``right_known`` are the same for right answers.
         left_out: finished requests that were not compared, by reason.
     """
 
@@ -159,7 +159,7 @@ def repeated_answer_findings(record: RunRecord) -> list[Finding]:
 
 
 def repeated_answer_notes(record: RunRecord) -> Iterator[str]:
-    """Yield how many answers were repeated, and which were not, unless a finding says so."""
+    """Yield how many answers were repeated and which were not, unless a finding reports it."""
     found = record.last_event(AnswersRepeated)
     if found is None or repeated_answer_findings(record):
         return
@@ -230,8 +230,10 @@ def _is_wrong(one: Differing, tolerance: float | None) -> bool:
 
 
 def _tolerance(seen: Repeated) -> float:
-    """Return the largest margin, in nats, that rounding may decide on this server; both logprobs
-    may be off.  Zero on a server that promises batch-invariant results and kept the promise.
+    """Return the largest margin, in nats, that rounding may decide on this server.
+
+    Both logprobs may be off.  It is 0 for a server that promises batch-invariant results and kept
+    that promise.
     """
     if seen.exact and not seen.noise:
         return 0.0

@@ -1,9 +1,9 @@
-"""Requests that hold what they should not: while waiting, after their client has disconnected, or
-because they never end.
+"""Requests that hold slots while waiting, after their client disconnected, or because they hang.
 
-None of this grows memory: each request holds a row, a state slot and its tokens, so that less and
+None of this grows memory, but each request holds a row, a state slot and its tokens, so less and
 less remains for the others.  A slow machine can cause long times without a bug, so nothing here is
-judged by seconds alone: a request is too old if all others of its time were served many times over.
+judged by seconds alone: a request is too old if the engine has since served its whole population
+many times over.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _FEWEST_READINGS = 3
 _TURNOVERS = {"oldest_silence_s": 10.0, "oldest_request_s": 50.0}
 _TIMES_USUAL = 5.0  # times the longest age at which an earlier request ended
 _LEAST_AGE_S = 10.0
-# Transfers that requests wait for, and pauses of the machine, are shorter or take fewer steps.
+# Transfers that requests wait for, and pauses of the machine, stay below one of these.
 _STALL_S = 30.0
 _STALL_STEPS = 100.0
-_GROWS_BY = 0.5  # of the elapsed time: the same request is still the oldest
+_GROWS_BY = 0.5  # share of the elapsed time by which the age grows if the oldest is the same
 
 
 class WaitingHoldsSlots(Basis, frozen=True, kw_only=True):
@@ -54,8 +54,8 @@ class WaitingHoldsSlots(Basis, frozen=True, kw_only=True):
 
     Attributes:
         most: the most slots at once; 0 if only the engine's own check reported any.
-        mean: over all samples since the first that held any.
-        checkpoints_holding: idle checkpoints at which some were still held.
+        mean: average over all samples since the first with such slots.
+        checkpoints_holding: number of idle checkpoints at which some were still held.
         violations: number of reports by the engine's own check; ``violation`` is the first.
     """
 
@@ -131,7 +131,7 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
 
     Attributes:
         most: the most such requests at once.
-        mean: over all readings since the first that had any.
+        mean: average over all readings since the first with such a request.
         request_seconds: the number of such requests integrated over time.
     """
 
@@ -178,7 +178,7 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
 
 
 class Stalled(Basis, frozen=True, kw_only=True):
-    """The engine takes steps but serves none of its ``requests``, or has none."""
+    """The engine takes steps but serves none of its ``requests``, of which there may be none."""
 
     kind: ClassVar[str] = "stalled"
     meaning: ClassVar[str] = "The engine takes steps for a long time, and none serves a request."
@@ -246,9 +246,9 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
     """A request that outlives all others.
 
     Attributes:
-        metric: the age that was read: of the request, or of its last token.
+        metric: the series read: the age of the oldest request, or of a request's last token.
         finished_meanwhile: requests that ended since it arrived.
-        turnovers: the same, divided by the number of concurrent requests.
+        turnovers: ``finished_meanwhile`` divided by the number of concurrent requests.
         usual_s: the longest age at which an earlier request ended.
     """
 
@@ -302,13 +302,13 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
     reports = [e for e in record.all_events(EngineViolation) if _is_of(e, pool)]
     if int(holding.sum()) < _MIN_SAMPLES and not resting and not reports:
         return None
-    # Counts after every step say more than samples, between which every counter moves.
+    # Counts after every step are more informative than samples, between which all counters move.
     driver = find_step_driver(record, pool, counters, _CAUSES_OF_WAITING)
     if driver is None and holding.any():
         driver = find_rise_driver(t, held, counters, _CAUSES_OF_WAITING)
     sampled = [float(t[holding][0])] if holding.any() else []
     since = min(sampled + [e.t_s for e in (*resting, *reports)])
-    # Per slot taken, not per slot held: a request frees what it took when it is admitted.
+    # Count slots taken, not slots held: a request frees what it took once it is admitted.
     unit = f"{pool_unit(pool)} taken"
     most, mean = _most_and_mean(held, resting, pool)
     return Finding(
@@ -346,18 +346,19 @@ def _most_and_mean(held: FloatArray, resting: list[Checkpoint], pool: str) -> tu
 
 
 def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
-    """Return slots per event, if there is such a rate.
+    """Return slots per event, or nothing if the rate is too low to be meaningful.
 
     A request that is refused again takes no second slot: once all waiting requests hold one,
-    further refusals cost nothing, and their number is meaningless.
+    further refusals take none, which lowers the rate.
     """
     known = driver is not None and driver.per_event >= _RATE_FROM
     return (driver.rate(unit),) if known and driver is not None else ()
 
 
 def liveness_findings(facts: Facts) -> list[Finding]:
-    """Return requests without a client, an engine that serves none or does not become idle, and at
-    most one finding about a request that does not end.
+    """Return findings about requests without a client, a stalled or busy engine, and hung requests.
+
+    At most one finding is about a request that does not end.
     """
     findings = [*_without_client(facts), *(_stalled(facts) or _never_idle(facts))]
     for name in _TURNOVERS:
@@ -388,7 +389,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
         VerdictKind.LEAK,
         "requests without a client",
         driver=driver.counter if driver is not None else None,
-        # A lower bound: some arrived and left between two samples.
+        # A lower bound: some requests may have begun and ended between two samples.
         rates=() if driver is None else (driver.rate("requests"),),
         since_s=first,
         driven=None if driver is None else driver.how,
@@ -396,7 +397,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
 
 
 def _serving(facts: Facts) -> list[Series]:
-    """Return what grows with each step that serves a request.
+    """Return the series that grow with each step that serves a request.
 
     That is the time of the forward passes; a released engine without its model has only counts.
     """
@@ -406,10 +407,10 @@ def _serving(facts: Facts) -> list[Series]:
 
 
 def _stalled(facts: Facts) -> list[Finding]:
-    """Detect an engine that takes step after step, none of which serves any of its requests.
+    """Detect an engine that takes step after step without serving any of its requests.
 
-    A slow machine serves some request in each step; a paused or idle engine takes no steps.  With
-    no request at all, the engine is waiting for a transfer that does not end.
+    A slow machine serves some request in each step; a paused or idle engine takes no steps.  If
+    there is no request at all, the engine is waiting for a transfer that does not end.
     """
     idle, served = facts.record.series.get("events.idle_steps"), _serving(facts)
     if idle is None or not served or len(idle) < 2:
@@ -445,7 +446,7 @@ def _stalled(facts: Facts) -> list[Finding]:
 
 
 def _never_idle(facts: Facts) -> list[Finding]:
-    """Detect last requests that did not end in the time allowed after the traffic."""
+    """Detect that the last requests did not end in the time allowed after the traffic."""
     phases = facts.last.all_events(Phase)
     if facts.ended_early or [phase.name for phase in phases[-2:]] != ["drain", "done"]:
         return []
@@ -476,7 +477,7 @@ def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
     t, age = series.t_s, series.value
     lived_s = float(age[end])
     born_s = float(t[end]) - lived_s
-    # The same quantity, for requests that did end.
+    # The highest age at which an earlier request ended.
     usual_s = float(age[:start].max()) if start else 0.0
     served = float(np.diff(counters.at("finishes", np.array([born_s, float(t[end])])))[0])
     population = _population(facts, born_s, float(t[end]))
@@ -498,9 +499,10 @@ def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
 
 
 def _last_climb(series: Series) -> tuple[int, int]:
-    """Return where the oldest age last began to grow, and the last sample of that growth.
+    """Return the indices at which the oldest age last began to grow, and of the last sample.
 
-    Only growth that lasts until the samples end matters: a request that ended was merely slow.
+    Only growth that lasts until the end of the samples matters: a request that ended was merely
+    slow.
     """
     t, age = series.t_s, series.value
     steady = np.diff(age) >= _GROWS_BY * np.diff(t)
@@ -510,7 +512,7 @@ def _last_climb(series: Series) -> tuple[int, int]:
 
 
 def _population(facts: Facts, start_s: float, end_s: float) -> float:
-    """Return the most requests in the engine at once."""
+    """Return an upper bound on the number of requests in the engine at once."""
     most = 0.0
     for series in facts.load:
         if len(series):

@@ -1,7 +1,7 @@
-"""Restarts of a server by its own supervisor while it gets our requests.
+"""Restarts of a server by its own supervisor during our traffic.
 
-systemd, Docker and gunicorn start a crashed server or worker again within seconds.  A worker that
-is replaced on purpose loses no request; so only restarts at which connections broke are reported.
+systemd, Docker and gunicorn restart a crashed server or worker within seconds.  A worker that is
+replaced on purpose loses no requests, so only restarts at which connections broke are reported.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Ends of our requests that a restart causes, at the server or at a proxy before it.
+# Failures that a restart causes, at the server or at a proxy in front of it.
 _BROKEN: Final = ("connect", "disconnected", "cut-off", "502", "504")
 _FAILED: Final = "events.requests_failed."
-# Requests may fail before the restart is sampled, and after it.
+# Requests may fail this long before and after the restart is sampled.
 _AROUND_S: Final = 10.0
-# As a multiple of the failures that happen anyway, as where a server closes large requests.
+# Multiple of the failures that happen anyway, such as large requests that a server closes.
 _MORE: Final = 3.0
-# Of several workers, each scrape shows another one's counters: they fall at more than this share.
+# If each scrape reaches another of several workers, counters fall at more than this share of them.
 _ALTERNATES: Final = 0.2
 # Processes that end within this time restart together.
 _TOGETHER_S: Final = 2.0
@@ -37,12 +37,12 @@ _TIMES_SHOWN: Final = 6
 
 
 class Restarted(Basis, frozen=True, kw_only=True):
-    """The server, or a process of it, restarted while our requests failed.
+    """The server, or one of its processes, restarted while our requests failed.
 
     Attributes:
-        server: its name.
+        server: the server's name.
         at_s: the times of the restarts.
-        processes: those that were replaced, and how they ended, in words; empty if only the
+        processes: a description of each replaced process and how it ended; empty if only the
             counters of the metrics page show the restarts.
         failed: requests whose connections broke around these times.
     """
@@ -82,7 +82,7 @@ class Restarted(Basis, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Restart:
-    """Between ``from_s`` and ``to_s``; ``who`` and how it ended are in words, if known."""
+    """A restart between ``from_s`` and ``to_s``; ``who`` says which process ended how, if known."""
 
     from_s: float
     to_s: float
@@ -91,7 +91,7 @@ class _Restart:
 
 @dataclass
 class _Group:
-    """The time in which requests may fail because of a restart, or of several close ones."""
+    """A period in which requests may fail because of one restart, or of several close ones."""
 
     start_s: float
     end_s: float
@@ -104,7 +104,7 @@ class _Group:
 
 
 def restart_findings(record: RunRecord) -> list[Finding]:
-    """Return at most one finding, for all restarts at which connections broke."""
+    """Return at most one finding, which covers all restarts at which connections broke."""
     if record.manifest.target.kind != OBSERVED or not record.manifest.workload:
         return []
     apart = _apart(_replaced(record) or _counted_anew(record))
@@ -126,7 +126,7 @@ def restart_findings(record: RunRecord) -> list[Finding]:
 
 
 def _replaced(record: RunRecord) -> list[_Restart]:
-    """Return every process that took the place of another one, except where this run did it."""
+    """Return every replacement of a process, except those made by this run."""
     found: list[_Restart] = []
     started: set[str] = set()
     ended: dict[str, ProcessEnded] = {}
@@ -157,7 +157,7 @@ def _how(ended: ProcessEnded | None) -> str:
 
 
 def _counted_anew(record: RunRecord) -> Iterator[_Restart]:
-    """Yield every fall of one of the server's counters."""
+    """Yield a restart for every fall of one of the server's counters."""
     borders: Sequence[float] = [event.t_s for event in record.all_events(Segment)]
     for name, series in record.series.items():
         if not name.startswith(SCRAPED) or name.removeprefix(SCRAPED).startswith(OF_EXPORTER):
@@ -172,7 +172,7 @@ def _counted_anew(record: RunRecord) -> Iterator[_Restart]:
 
 
 def _apart(restarts: Iterable[_Restart]) -> list[_Group]:
-    """Group the restarts at which the same failures may have occurred."""
+    """Group restarts that are so close that the same failures may belong to them."""
     groups: list[_Group] = []
     for one in sorted(restarts, key=lambda one: (one.from_s, one.to_s)):
         start_s, end_s = one.from_s - _AROUND_S, one.to_s + _AROUND_S
@@ -188,7 +188,7 @@ def _apart(restarts: Iterable[_Restart]) -> list[_Group]:
 
 
 def _usual_per_s(record: RunRecord, groups: Sequence[_Group]) -> float:
-    """Return the rate of such failures at other times, in requests per second."""
+    """Return the rate of such failures outside ``groups``, in requests per second."""
     first_s, last_s = record.span_s
     rest_s = last_s - first_s - sum(group.length_s for group in groups)
     rest = _failed(record, _Group(first_s, last_s, [], []))
@@ -197,7 +197,7 @@ def _usual_per_s(record: RunRecord, groups: Sequence[_Group]) -> float:
 
 
 def _failed(record: RunRecord, group: _Group) -> float:
-    """Return how many requests failed in its time for lack of a connection."""
+    """Return how many requests failed within ``group`` because their connection broke."""
     failed = 0.0
     for kind in _BROKEN:
         series = record.series.get(f"{_FAILED}{kind}")

@@ -1,6 +1,6 @@
-"""Impossible counts: negative ones, or more free slots than exist.
+"""Impossible counts: negative counts, or more free slots than exist.
 
-No statistics and no second reading are needed: samples are taken between two steps, when every
+Neither statistics nor a second reading is needed: samples are taken between two steps, when every
 count is consistent, so a single such value is a contradiction.
 """
 
@@ -24,9 +24,9 @@ class NegativeCount(Basis, frozen=True, kw_only=True):
     """A part of a pool, or the length of a container, that was below zero.
 
     Attributes:
-        part: ``session_held``, ``length``.
+        part: what was negative, such as ``session_held`` or ``length``.
         least: the lowest reading.
-        looks: readings below zero, out of ``readings``.
+        looks: number of readings below zero, out of ``readings``.
     """
 
     kind: ClassVar[str] = "negative-count"

@@ -1,6 +1,4 @@
-"""Thresholds of the user or the profile: the measured value and its side of the limit, or why
-there is no measurement.
-"""
+"""Findings about thresholds of the user or the profile that are missed, undecided or unusable."""
 
 from __future__ import annotations
 
@@ -20,9 +18,10 @@ class ThresholdNotMet(Basis, frozen=True, kw_only=True):
     """A threshold that is missed or undecided, as ``measured`` shows, or that cannot be checked.
 
     Attributes:
-        threshold: as the user wrote it.
+        threshold: the threshold as the user wrote it.
         needed_s: the length of a judged window that would decide it, if any.
-        settling_s: it is missed, but in a window shorter than this, where growth may still settle.
+        settling_s: set if it is missed in a window shorter than this, in which growth may still
+            settle.
         error: why it cannot be checked at all.
     """
 

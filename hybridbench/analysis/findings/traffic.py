@@ -1,6 +1,4 @@
-"""Whether the traffic was what the profile asks for: required events occurred, valid requests were
-served, and the load client was on time.
-"""
+"""Whether the traffic matched the profile: required events, requests served, a client on time."""
 
 from __future__ import annotations
 
@@ -58,9 +56,10 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
     """The engine refused requests that are valid by their profile.
 
     Attributes:
-        refused: how many, in all segments; 0 if the run was cut off before they were counted.
-        sent: requests sent, refused ones included; 0 as above.
-        reason: what the engine said of the first.
+        refused: number of such requests in all segments; 0 if the run was cut off before they were
+            counted.
+        sent: requests sent, including refused ones; 0 in the same case.
+        reason: the engine's message for the first.
     """
 
     kind: ClassVar[str] = "valid-refused"
@@ -87,7 +86,7 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
 
 
 class NothingServed(InvalidBasis, frozen=True, kw_only=True):
-    """The target counts its requests, and the count did not move."""
+    """The target counts its requests, and the count did not rise."""
 
     kind: ClassVar[str] = "nothing-served"
     meaning: ClassVar[str] = "A watched target answered no request in the judged window."
@@ -114,7 +113,7 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
 
     Attributes:
         answered: requests answered to their end in the judged window.
-        failed: those that failed there, by kind: a status, ``error-in-answer``, ``cut-off``.
+        failed: requests that failed in it, by kind: a status, ``error-in-answer``, ``cut-off``.
     """
 
     kind: ClassVar[str] = "mostly-failed"
@@ -140,7 +139,7 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
 
 
 class ClientLate(InvalidBasis, frozen=True, kw_only=True):
-    """The measurements reflect the client as much as the server."""
+    """The load client was late or saturated, so latencies reflect it as much as the server."""
 
     kind: ClassVar[str] = "client-late"
     meaning: ClassVar[str] = (
@@ -164,15 +163,13 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
 
 
 def coverage_findings(facts: Facts) -> list[Finding]:
-    """Return required events that the traffic of the whole run missed; empty if it was cut
-    short.
-    """
+    """Return a finding if the whole run's traffic missed required events; none if cut short."""
     missing = () if facts.ended_early else facts.coverage.missing
     return [invalid(NotCovered(missing=missing), "coverage")] if missing else []
 
 
 def refused_findings(record: RunRecord) -> Iterable[Finding]:
-    """Yield at most one finding: refusals of requests that the profile makes valid."""
+    """Yield a finding if the engine refused requests that the profile makes valid."""
     for first in record.all_events(RequestRefused)[:1]:
         counts = record.manifest.workload_counts
         refused, sent = counts.get("valid_refused", 0), counts.get("submitted", 0)
@@ -187,7 +184,7 @@ def served_findings(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 
 def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for watched targets: profiles of our engine state requirements."""
+    """Yield at most one finding, for watched targets: our profiles require events instead."""
     name = record.drivers.requests
     series = record.series.get(name)
     if record.manifest.target.kind != OBSERVED or series is None:
@@ -199,7 +196,7 @@ def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 
 def _mostly_failed(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for requests of our load client."""
+    """Yield at most one finding about the requests of our load client."""
     rises = {
         name: _rise(one, window) for name, one in record.series.items() if name.startswith(_FAILED)
     }
@@ -215,7 +212,7 @@ def _rise(counter: Series, window: Window) -> int:
 
 
 def client_findings(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for a run that sends its own requests over HTTP."""
+    """Yield at most one finding, only for a run that sends its own requests over HTTP."""
     late, share = record.latencies.get(LATE), record.series.get("client_cpu_share")
     if late is None or share is None:
         return

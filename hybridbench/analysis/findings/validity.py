@@ -1,9 +1,8 @@
-"""Whether a run is conclusive: its traffic (``traffic.py``), enough samples without gaps, and no
-interference between engine and measurement: a paused or starved worker, a clock jump, a full disk,
-swapping, expensive probes, a missing metric.
+"""Whether a run is conclusive: right traffic (``traffic.py``), enough samples, no interference.
 
-The limits are wide: memory is judged by time *and* by work, so a slow machine is acceptable, but
-one that was suspended is not.
+Interference is a paused or starved worker, a clock jump, a full disk, swapping, expensive probes,
+or a missing metric.  The limits are wide: memory is judged by time *and* by work, so a slow machine
+is acceptable, but one that was suspended is not.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from hybridbench.records.finding import Basis, NextCommand, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
 _FEWEST_SAMPLES = 10
-_GAP_SHARE = 0.1  # of the window that may be missing
+_GAP_SHARE = 0.1  # share of the window that may be missing
 _GAP_TIMES = 10.0  # a gap is this many usual intervals, and at least ten seconds
 _GAP_LEAST_S = 10.0
 _LATE_SHARE = 0.1
 _LATE_TIMES = 3.0
 _LATE_LEAST_S = 2.0
-_SWAP_SHARE = 0.01  # of the process's memory
+_SWAP_SHARE = 0.01  # share of the process's memory
 _SWAP_LEAST = 16 * 2.0**20
 
 _STEAL = "host_steal_s"
@@ -63,7 +62,7 @@ _CLOCK_LEAST_S = 60.0
 _WAITING_SHARE = 0.9
 _STEAL_SHARE = 0.5
 _PROBE_SHARE = 0.1
-# A worker that does not answer: for this many of its usual intervals, and at least this long.
+# A worker is silent if it does not answer for this many usual intervals, and at least this long.
 _SILENT_TIMES = 5.0
 _SILENT_LEAST_S = 5.0
 # In shorter windows a slow probe may not have reported yet, so its metric is not called missing.
@@ -73,7 +72,7 @@ _SERIES_NAMED = 3
 
 
 class TooFewSamples(InvalidBasis, frozen=True, kw_only=True):
-    """There is nothing to judge."""
+    """The run has too few samples to judge."""
 
     kind: ClassVar[str] = "too-few-samples"
     meaning: ClassVar[str] = "The run has fewer than 10 samples of private memory."
@@ -116,7 +115,7 @@ class SamplerLate(InvalidBasis, frozen=True, kw_only=True):
 
 
 class Swapping(InvalidBasis, frozen=True, kw_only=True):
-    """The worker was swapped out."""
+    """Part of the worker was swapped out."""
 
     kind: ClassVar[str] = "swapping"
     meaning: ClassVar[str] = "The machine swapped out part of the worker during the judged window."
@@ -129,7 +128,7 @@ class Swapping(InvalidBasis, frozen=True, kw_only=True):
 
 
 class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
-    """Nothing more could be written."""
+    """The run could not be written to its end."""
 
     kind: ClassVar[str] = "disk-full"
     meaning: ClassVar[str] = "A write to the run directory failed; earlier data is complete."
@@ -145,7 +144,7 @@ class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
 
 
 class WorkerSilent(InvalidBasis, frozen=True, kw_only=True):
-    """The worker was stopped."""
+    """The worker did not answer, as if it had been stopped."""
 
     kind: ClassVar[str] = "worker-silent"
     meaning: ClassVar[str] = "The worker sent no counters for a tenth of the judged window."
@@ -180,7 +179,7 @@ class ClockJumped(InvalidBasis, frozen=True, kw_only=True):
 
 
 class Starved(InvalidBasis, frozen=True, kw_only=True):
-    """The worker did not get its CPUs; ``metric`` counts the lost time."""
+    """The worker did not get enough CPU time; ``metric`` counts the lost time."""
 
     kind: ClassVar[str] = "starved"
     meaning: ClassVar[str] = (
@@ -224,7 +223,7 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
 
 
 class MetricMissing(InvalidBasis, frozen=True, kw_only=True):
-    """A gated metric that was announced but never sampled."""
+    """A gated metric that the target declares but never delivers."""
 
     kind: ClassVar[str] = "metric-missing"
     meaning: ClassVar[str] = (
@@ -268,7 +267,7 @@ class Unreadable(Basis, frozen=True, kw_only=True):
 
 
 def validity_findings(facts: Facts) -> list[Finding]:
-    """Return everything that makes the run inconclusive, one finding each."""
+    """Return one finding for each reason why the run is INVALID."""
     record, window = facts.record, facts.window
     found = [*_disk_full(record), *refused_findings(record)]
     if window is not None:
@@ -291,7 +290,7 @@ def validity_findings(facts: Facts) -> list[Finding]:
 
 
 def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:
-    """Return at most one finding: the samples dropped from ``beyond`` could have been anything."""
+    """Return a finding if samples were dropped; ``beyond`` has their number by series."""
     if not beyond:
         return []
     basis = Unreadable(samples=dict(beyond), largest=LARGEST)
@@ -323,7 +322,7 @@ def _sampling_findings(
 
 
 def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -> float:
-    """Return the seconds without samples; pauses of traffic are intended and do not count."""
+    """Return the seconds without samples, excluding intended pauses of traffic."""
     limit = max(_GAP_LEAST_S, _GAP_TIMES * usual)
     edges = np.concatenate([[window.start_s], t, [window.end_s]])
     silent = np.diff(edges)
@@ -346,7 +345,7 @@ def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 
 def _disk_full(record: RunRecord) -> Iterable[Finding]:
-    """Report that the disk refused a write: later data is lost."""
+    """Yield a finding if a write failed; later data is lost."""
     full = record.last_event(DiskFull)
     if full is not None:
         yield invalid(DiskIsFull(message=full.text), "disk")
@@ -396,7 +395,7 @@ def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding
 
 
 def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield gated metrics that the target declares but never delivered."""
+    """Yield a finding for each gated metric that the target declares but never delivered."""
     if window.duration_s < _MISSED_AFTER_S:
         return
     declared = record.manifest.target.metrics

@@ -21,7 +21,7 @@ HEADLINE_MAX: Final = 160
 def headline(word: str, lead: str, parts: Sequence[str] = (), tail: str = "") -> str:
     """Join ``lead``, as many of ``parts`` as fit into a headline after ``word``, and ``tail``.
 
-    What does not fit must be said elsewhere in the report.
+    Parts that do not fit must appear elsewhere in the report.
     """
     room = headline_room(word, tail)
     said = shortened(lead, room)
@@ -51,8 +51,9 @@ def certain(rate: Rate) -> bool:
 
 
 def per_event(found: Finding) -> str:
-    """``, 3.00 per session close``, for the subject of a title; every report prints the interval
-    separately.  Empty without a driver or a significant rate.
+    """Return a phrase such as ``, 3.00 per session close``, to follow the subject of a title.
+
+    Empty without a driver or a significant rate.  Every report prints the interval separately.
     """
     if found.driver is None or not certain(found.rates[0]):
         return ""
@@ -63,7 +64,7 @@ def per_event(found: Finding) -> str:
 
 
 def bare_rate_text(rate: Rate) -> str:
-    """``0.990 per evicted node``, ``131 k/h``: without a unit, except bytes."""
+    """Format a rate without its unit, except bytes: ``0.990 per evicted node``, ``131 k/h``."""
     unit = rate.unit if rate.unit == Unit.BYTES else Unit.COUNT.value
     return rate_text(replace(rate, unit=unit), signed=False)
 
@@ -87,13 +88,13 @@ def driver_evidence(found: Finding) -> Iterable[str]:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """``a, b and 3 more``."""
+    """Join the first ``most`` names: ``a, b and 3 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def times(count: float, noun: str, plural: str = "") -> str:
-    """``1 line``, ``3 lines``; ``plural`` for irregular nouns."""
+    """Format a count with its noun: ``1 line``, ``3 lines``; ``plural`` is for irregular nouns."""
     return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 

@@ -16,12 +16,12 @@ from hybridbench.records.events import AnswersCompared, Lineages, WrongAnswer
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Common traits of wrong answers are named below this probability of chance, after Holm.
+# Common traits of wrong answers are named if their p-value, after Holm, is below this.
 _CHANCE_MOST: Final = 0.001
 _EXAMPLES_MAX: Final = 4
-# With fewer right answers than this share, nearly all are wrong.
+# Share of right answers up to which nearly all answers count as wrong.
 _FEW_RIGHT: Final = 0.05
-# Of fewer wrong answers, the examples say where each differs.
+# Fewer wrong answers are not counted by position: the examples say where each differs.
 _FEWEST_COUNTED: Final = 5
 # Why a finished answer was not compared; unknown reasons are printed unchanged.
 _LEFT_OUT: Final[Mapping[str, str]] = {
@@ -48,10 +48,10 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
 class Common(msgspec.Struct, frozen=True, kw_only=True):
     """A trait that ``wrong`` wrong answers and ``right`` right answers share.
 
-    ``p_value`` is the probability of at least as many by chance, after Holm's correction for all
-    examined traits.  If ``of_wrong`` and ``of_right`` are set, answers that continue from a request
-    with the trait count too, and these are the totals: all answers except wrong ones that inherit
-    the trait from a request already counted.
+    ``p_value`` is the probability of at least as many wrong ones by chance, after Holm's correction
+    for all examined traits.  If ``of_wrong`` and ``of_right`` are set, answers that continue from a
+    request with the trait also count.  The two are then the totals: all answers except wrong ones
+    that inherit the trait from a request already counted.
     """
 
     trait: str
@@ -64,9 +64,9 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     right_for: int = 0
 
     def words(self, wrong: int, right: int, *, are_all: bool = True) -> str:
-        """Return a clause about the trait, out of ``wrong`` and ``right`` drawn answers;
-        ``are_all`` is False if ``wrong`` leaves out answers that reused results of another wrong
-        one.
+        """Return a clause about the trait, given the numbers of drawn wrong and right answers.
+
+        ``are_all`` is False if ``wrong`` excludes answers that reused results of another wrong one.
         """
         wrong, right = wrong + self.wrong_for, right + self.right_for
         said = TRAIT_WORDS[Trait(self.trait)]
@@ -87,18 +87,18 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     Attributes:
         wrong: number of wrong answers among the ``compared``.
         at_start: how many of them differ at their first token; None if that is not known.
-        tokens: compared, up to the first difference of each.
+        tokens: number of tokens compared, up to the first difference of each answer.
         tolerance: the largest distance that counts as rounding, in standard deviations of the
             logits.
         largest: the largest distance of a wrong answer.
         greedy: number of greedy answers among the ``compared``; None if that is not known.
         wrong_greedy: how many of them are wrong.
-        wrong_first: wrong ones that reused nothing computed by another wrong one, without those
+        wrong_first: wrong answers that reused nothing computed by another wrong one, without those
             chosen for a rare trait; None means all.
-        right_first: the same for the right ones.
-        wrong_for: further wrong ones, which were chosen for a rare trait.
-        common: their common traits, most significant first.
-        examples: the first of them.
+        right_first: the same for right answers.
+        wrong_for: further wrong answers, which were chosen for a rare trait.
+        common: traits that the wrong answers share, most significant first.
+        examples: the first of the wrong answers.
         left_out: finished requests that were not compared, by reason.
     """
 
@@ -137,7 +137,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
         drawn = self._only_sampled_ones()
         lines = [*drawn, *shared, *self._from_the_start(), *self._hardly_a_right_one()]
-        # A trait that only the wrong ones have, or else what is known of nearly all answers.
+        # Lead with a trait that sets the wrong answers apart, or with what nearly all have.
         leads = lines[:1] if drawn or shared or self._nearly_all else []
         cause = (
             "the state or the KV that these requests computed from was not theirs, or was "
@@ -192,7 +192,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         return self.wrong >= _FEWEST_COUNTED and right <= _FEW_RIGHT * self.compared
 
     def _only_sampled_ones(self) -> list[str]:
-        """That no greedy answer is wrong, if that is hardly chance."""
+        """Return a line if no greedy answer is wrong and that is hardly chance."""
         if self.greedy is None or self.wrong_greedy:
             return []
         right = self.compared - self.wrong
@@ -204,7 +204,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         ]
 
     def _from_the_start(self) -> Iterator[str]:
-        """How many of the wrong answers differ at their first token, if that is known."""
+        """Yield how many of the wrong answers differ at their first token, if that is known."""
         if self.at_start is None or self.wrong < _FEWEST_COUNTED:
             return
         if self.at_start in {0, self.wrong}:
@@ -256,7 +256,7 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
 
 
 def answer_notes(record: RunRecord) -> Iterator[str]:
-    """Yield how many answers were compared, and which were not, unless a finding says so."""
+    """Yield how many answers were compared and which were not, unless a finding reports it."""
     events = record.all_events(AnswersCompared)
     if not events or wrong_answer_findings(record):
         return
@@ -286,10 +286,11 @@ def left_out_words(left_out: Mapping[str, int]) -> str:
 def _in_common(events: Sequence[AnswersCompared], wrong: int, right: int) -> list[Common]:
     """Return the significant traits, most significant first, then in the order of ``Trait``.
 
-    Of a trait that an answer may have itself or inherit from a request it continues, the more
+    An answer may have a trait itself or inherit it from a request that it continues; the more
     significant form is reported.  The test of a trait may include answers that were chosen for
     having it: the number with the trait is then fixed, and the question is how many of them are
-    wrong.  Answers chosen for another trait would make the two traits look like opposites.
+    wrong.  Answers chosen for another trait are excluded, because they would make the two traits
+    look like opposites.
     """
     wrong_traits = _summed([event.wrong_traits for event in events])
     right_traits = _summed([event.right_traits for event in events])
@@ -337,8 +338,10 @@ def _in_common(events: Sequence[AnswersCompared], wrong: int, right: int) -> lis
 
 
 def _by_stratum(lineages: Sequence[Lineages], trait: Trait) -> Iterator[tuple[int, int, int, int]]:
-    """The tables of ``fisher`` for ``trait``; those that were chosen for it join the drawn ones of
-    their stratum, as they all have it.
+    """Yield one table for ``fisher`` per stratum, for ``trait``.
+
+    Answers chosen for the trait, all of which have it, are added to the drawn ones of their
+    stratum.
     """
     strata: dict[tuple[int, bool, bool], list[tuple[int, int, int, int]]] = {}
     for one in lineages:
