@@ -67,8 +67,10 @@ def worse_guards(metrics: Sequence[MetricComparison]) -> list[MetricComparison]:
 
 
 def leak_difference(leaks: Sequence[LeakComparison], row: LeakComparison) -> Rate | None:
-    """Return how fast ``row`` leaks: bytes an hour where that is certain, from the row itself or
-    from memory growth that changed the same way; otherwise the rate per event.
+    """Return how much faster ``row`` leaks in the second version.
+
+    The rate is in bytes per hour if that is certain, from memory growth that changed the same way
+    or from the row itself; otherwise it is per event.
     """
     alike = [
         other
@@ -112,7 +114,8 @@ def _outcome(
         return Outcome.REGRESSION, red
     primary = next((m for m in metrics if m.role is Role.PRIMARY), None)
     undecided = primary is None or primary.call is Call.INCONCLUSIVE
-    # Pairs share the same disturbances, so their speed counts; the absence of a leak does not.
+    # In an unjudged run, the speed of pairs still counts, because both sides of a pair share its
+    # disturbances; the absence of a leak does not.
     unjudged = not leaks_judged(base, version)
     if undecided or unjudged or any(row.change is Change.UNDECIDED for row in leaks):
         return Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE.value
@@ -130,7 +133,7 @@ def _regression(
     metrics: Sequence[MetricComparison],
     leaks: Sequence[LeakComparison],
 ) -> str:
-    """Return the word for what got worse, or an empty string."""
+    """Return the word for the regression, or an empty string."""
     crashed = version.verdict.kind is VerdictKind.CRASHED
     if crashed and base.verdict.kind is not VerdictKind.CRASHED:
         return "CRASHED"

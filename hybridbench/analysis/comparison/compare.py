@@ -45,13 +45,13 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.records.verdict import Failure, Why
 
-# The primary metric's share of alpha; the guards divide the rest, so that they hardly widen the
-# interval the answer rests on.
+# The primary metric's share of alpha.  The guards divide the rest, so that they hardly widen the
+# primary metric's interval.
 _PRIMARY_SHARE = 0.8
 # A comparison that would need more rounds than this is not continued.
 _MOST_PAIRS = 500
 _LEAST_PAIRS = 3
-_ON_THE_EDGE = 1e-6  # log ratio: closer to the margin than this, no number of pairs decides
+_ON_THE_EDGE = 1e-6  # log ratio; if the mean is this close to the margin, no pairs decide
 _LEAST_STEP = 6  # rounds between two looks after the planned ones
 _BY_NAME = {metric.name: metric for metric in COMPARED}
 
@@ -59,7 +59,7 @@ _BY_NAME = {metric.name: metric for metric in COMPARED}
 def compare(comparison: Comparison, terms: ComparisonTerms) -> ComparisonVerdict:
     """Return the answer to ``comparison``, a pure function of its blocks, records and verdicts.
 
-    A part that fails leaves its version undecided; regressions found by other parts still count.
+    If a part fails, its version is undecided; regressions found by other parts still count.
     """
     boundary = Boundary()
     others = range(1, len(comparison.versions))
@@ -101,11 +101,11 @@ def _side(comparison: Comparison, other: int, plan: _Plan, boundary: Boundary) -
 def _incomplete(
     verdict: ComparisonVerdict, failures: tuple[Failure, ...], *, base_failed: bool
 ) -> ComparisonVerdict:
-    """Add the failures to ``verdict``; a missing finding may be one that was never looked for."""
+    """Add the failures to ``verdict``, which is then undecided unless a regression is certain."""
     if not failures:
         return verdict
     verdict = replace(verdict, failures=failures)
-    # The failed analysis of the first version's run may have missed the same finding there.
+    # If the analysis of the first version's run failed, it may have missed the same finding there.
     unsure = base_failed and Change.INTRODUCED.value in verdict.word
     if verdict.outcome is Outcome.REGRESSION and not unsure:
         return verdict
@@ -122,8 +122,8 @@ def look(
 ) -> Look:
     """Report whether the ``blocks`` so far decide the primary metric of every version.
 
-    Guards, leaks and memory never delay the answer: they are judged at the end on the data there
-    is.  A look that fails decides nothing.
+    Guards, leaks and memory never delay the answer; they are judged at the end, on the data that
+    the primary metric needed.  A look that fails decides nothing.
     """
     boundary = Boundary()
     found = boundary.value(
@@ -166,8 +166,9 @@ def primaries(
 
 
 def planned_looks(most_rounds: int, terms: ComparisonTerms) -> tuple[int, ...]:
-    """Return the looks of a comparison that ends after ``most_rounds``: the planned ones, then
-    further ones at twice the first interval while rounds remain, and the last round.
+    """Return the looks of a comparison that ends after ``most_rounds``.
+
+    They are the planned ones, then further ones at twice the first interval, and the last round.
     """
     step = max(_LEAST_STEP, 2 * terms.looks[0])
     further = range(terms.looks[-1] + step, most_rounds, step)
@@ -184,8 +185,10 @@ def complete_rounds(blocks: Iterable[Block], versions: int) -> int:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What was fixed before the first block.  ``others`` counts the versions compared with the
-    first; ``slowed`` says why the times of stored runs cannot be compared.
+    """Settings fixed before the first block.
+
+    ``others`` is the number of versions compared with the first.  ``slowed`` is why the times of
+    stored runs cannot be compared, if they cannot.
     """
 
     terms: ComparisonTerms
@@ -349,15 +352,16 @@ def _call(
 
 
 def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:
-    """Return how many more pairs would move the interval clear of the margin if mean and spread
-    stay the same; None where the mean is too close to the margin.
+    """Return how many more pairs would decide the metric if mean and spread stay the same.
+
+    None if the mean is too close to the margin.
     """
     found, have = measured.found, measured.pairs
     if have < _LEAST_PAIRS:
         return None
     room = abs(abs(found.mean) - edge)
     spread = found.se * math.sqrt(have)
-    # As wide as at the last planned look: a new plan would have as many looks.
+    # Assume the error share of the last planned look: a new plan would have as many looks.
     share = error_shares(plan.looks[-1], plan.looks, 2.0 * measured.alpha)[-1]
     total = have + 1
     while total <= _MOST_PAIRS and room > _ON_THE_EDGE:

@@ -2,7 +2,7 @@
 
 An exact finding (a missing slot, uncollected garbage) needs no test: it is present or absent,
 provided both versions had the opportunity to show it.  A statistical finding is new or fixed only
-if the verdicts of the two runs differ *and* the difference of the rates is significant.
+if the verdicts of the two runs differ *and* their rates differ significantly.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from hybridbench.records.verdict import (
 GROWTH, DECAY = "growth", "decay"
 _LEAK = VerdictKind.LEAK.value
 
-# Reported elsewhere: a crash by the answer, an undecided trend by its metric.
+# Findings reported elsewhere: a crash in the answer, an undecided trend with its metric.
 _LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
 _JUDGED = frozenset(
     {VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.CORRUPT, VerdictKind.DEGRADED}
 )
-# Always listed, so that a comparison without a finding shows what it can exclude.
+# Metrics always listed, so that a comparison without a finding shows how much growth it excludes.
 _ALWAYS = (MEMORY, COLLECTIBLE)
 
-# Absence of a finding counts once the other version's rate predicts at least this many occurrences:
-# exp(-7) is about one in a thousand.
+# The absence of a finding counts if the other version's rate predicts at least this many
+# occurrences: exp(-7) is about one in a thousand.
 _EXPECTED = 7.0
 # Without a driver, a version needs this share of the other's running time.
 _ENOUGH_TIME = 0.5
@@ -111,8 +111,8 @@ def within_the_whole(
 ) -> Iterable[LeakComparison]:
     """Yield ``rows`` without bytes-per-hour rates that exceed the growth of the whole process.
 
-    Objects may be freed, or reuse memory that was freed earlier: then their bytes do not make the
-    process grow, and the row says so instead.
+    Objects may be freed, or may reuse memory that was freed earlier.  Their bytes then do not make
+    the process grow, and the row says so instead.
     """
     for row in rows:
         part = row.bytes_per_hour
@@ -159,14 +159,14 @@ class _Side:
         self.version = version
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
-        # A threshold already used its own interval: it is either missed or met.
+        # A threshold has already been tested with its own interval: it is either missed or met.
         exact = [f for f in judged if f.exact or f.kind == ThresholdNotMet.kind]
         self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
         self.trends: dict[_Key, Finding] = {
             (f.kind, f.subject): f for f in judged if f not in exact and f.kind != GROWTH
         }
         self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
-        # What may leak.  By subject: its kind follows what the run could see of it.
+        # Possible leaks, by subject only: their kind depends on what the run could observe.
         self.undecided: dict[str, Finding] = {
             f.subject: f
             for f in version.verdict.findings
@@ -180,15 +180,15 @@ class _Side:
         return not self.version.verdict.invalid
 
     def judged(self, key: _Key) -> Finding | None:
-        """Return what was counted exactly, or fitted."""
+        """Return the finding with this signature, whether exact or statistical."""
         return self.exact.get(key) or self.trends.get(key)
 
     def found(self, key: _Key) -> Finding | None:
-        """Return what was judged, or is undecided."""
+        """Return the finding with this signature, or else the undecided one on its subject."""
         return self.judged(key) or self.undecided.get(key[1])
 
     def measured(self, name: str) -> MetricResult | None:
-        """Return the growth of a metric, or None with too few samples for any model."""
+        """Return the growth of a metric; None if it had too few samples for any model."""
         result = self.metrics.get(name)
         return None if result is None or result.rate_per_hour is None else result
 
@@ -205,7 +205,7 @@ class _Side:
 
 
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
-    # What one run counted exactly, the other may have found by fitting.
+    # A finding that is exact in one run may be statistical in the other.
     before, after = base.found(key), other.found(key)
     finding = other.judged(key) or base.judged(key)
     assert finding is not None
@@ -251,10 +251,10 @@ def _row(
 def _in_both(
     before: Finding, after: Finding, base: Rate | None, changed: Rate | None
 ) -> tuple[Change, Why | None]:
-    """Compare a finding of both runs by its rate.
+    """Compare a finding that is in both runs by its rate.
 
-    Where several counters are correlated, each run guesses which event drives the leak, so a
-    different driver alone is not a new leak; but if the rates cannot be compared, it is undecided.
+    If several counters are correlated, each run guesses which event drives the leak, so a different
+    driver alone is not a new leak; but if the rates cannot be compared, the change is undecided.
     """
     other_event = None
     if before.driver != after.driver:
@@ -272,7 +272,7 @@ def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
     per_event = next((r for r in finding.rates if r.per not in ("h", "s", "min")), None)
     if finding.driver is not None and per_event is not None and per_event.value > 0:
         events = absent.events(finding.driver)
-        # Not every event of a driver leaks, but none leaks more than once: count events.
+        # Count events, not slots: not every event leaks, and no event counts more than once.
         expected = min(1.0, per_event.value) * events
         if expected >= _EXPECTED:
             return None
@@ -282,7 +282,7 @@ def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
 
 
 def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | None, Rate | None]:
-    """Return the first rate both have in the same unit; if only one exists, its first rate."""
+    """Return the first rates in a common unit; if there is only one finding, its first rate."""
     if before is None or after is None:
         only = [None if f is None or not f.rates else f.rates[0] for f in (before, after)]
         return only[0], only[1]
@@ -299,7 +299,7 @@ def _bytes_rate(finding: Finding | None) -> Rate | None:
 
 
 def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
-    """Classify the change of a rate: is it significant, and large enough to matter?"""
+    """Classify the change of a rate by its significance and size."""
     apart = changed.lower > 0 or changed.upper < 0
     if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
         return Change.UNCHANGED, UnderATenth().why() if apart else None
@@ -311,8 +311,10 @@ def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
 def _growth(
     name: str, base: _Side, other: _Side, terms: ComparisonTerms
 ) -> Iterable[LeakComparison]:
-    """Yield the growth of one gated metric: of memory if either version could be judged, of
-    others if it leaks in one of them or may be new in the second.
+    """Yield the growth of one gated metric, if it is worth listing.
+
+    Memory is listed if either version could be judged; other metrics are listed if they leak in one
+    of the versions, or may be new in the second.
     """
     before, after = base.measured(name), other.measured(name)
     if before is None and after is None:
@@ -337,7 +339,7 @@ def _outcome(result: MetricResult | None) -> str:
 
 
 def _may_grow(result: MetricResult | None) -> bool:
-    """Return whether growth is certain, but not whether it is a leak."""
+    """Return whether growth is certain and not CLEAN; it may or may not be a leak."""
     rate = _hourly(result)
     return rate is not None and rate.lower > 0 and _outcome(result) != VerdictKind.CLEAN.value
 
@@ -379,7 +381,7 @@ def _without_a_leak(
     why = (BelowLimit() if both_clean else NoLeak()).why()
     if changed.upper < 0:
         return Change.GROWS_SLOWER, why
-    # Faster, and not bounded below the limit, so it may be a leak.
+    # If growth is faster and not bounded below the limit, it may be a leak.
     return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), why
 
 
@@ -407,7 +409,7 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
 
 
 def _undecided(base: _Side, after: Finding, terms: ComparisonTerms) -> LeakComparison:
-    """Compare what may leak in the second version, and is a leak in neither."""
+    """Compare a subject that may leak in the second version, and is a leak in neither."""
     before = base.undecided.get(after.subject)
     rates = _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
@@ -420,7 +422,7 @@ def _undecided(base: _Side, after: Finding, terms: ComparisonTerms) -> LeakCompa
 
 
 def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:
-    """Return the change over the run for each side's decay, as a share of its start."""
+    """Return each side's change of ``subject`` over its run, as a share of the start."""
 
     def one(result: DecayResult | None) -> Rate | None:
         if result is None or result.change is None:

@@ -1,10 +1,10 @@
 """Compared metrics: the direction that is worse, the margin, and the role of each.
 
-Blocks of fixed work in a closed loop make throughput the plainest measure of speed, so the answer
-rests on it alone.  Where arrivals are scheduled, the schedule fixes throughput, and the answer
-rests on cost per token.  The other gated metrics are guards: each can cause a regression on its
-own, with a wider margin because it is noisier, but never delays the answer.  Tails and redundant
-metrics (requests per second at fixed work) are shown and never gate.
+For blocks of fixed work in a closed loop, throughput is the simplest measure of speed, so it alone
+decides the answer.  If arrivals are scheduled, the schedule fixes throughput, and cost per token
+decides.  The other gated metrics are guards: each can cause a regression on its own, with a wider
+margin because it is noisier, but it never delays the answer.  Tails and redundant metrics (requests
+per second at fixed work) are shown and never affect the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.records.manifest import OBSERVED, Manifest
 
 
 class Sense(StrEnum):
-    """What a rise means."""
+    """The meaning of a higher value."""
 
     SPEED = "speed"  # more is faster
     COST = "cost"  # more is slower
@@ -29,10 +29,10 @@ class Sense(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """One value of a block, under the block's name for it.
+    """One value of a block, with the name that it has there.
 
-    ``margin`` is None where the comparison's margin applies, else this metric's minimum margin.
-    Values below ``least`` are raised to it, so that a share of zero still has a logarithm.
+    ``margin`` is this metric's minimum margin; None if the comparison's margin applies.  Values
+    below ``least`` are raised to it, so that a share of zero still has a logarithm.
     """
 
     name: str
@@ -79,12 +79,12 @@ COMPARED: tuple[ComparedMetric, ...] = (
     ComparedMetric(PEAK_MEMORY, "peak memory", "B", Sense.SIZE, _MEMORY, guards=True),
 )
 
-# The metric that the answer rests on: the first that both sides have.
+# The first of these metrics that both sides have decides the answer.
 _CLOSED = (THROUGHPUT, REQUESTS, STEP_PER_TOKEN)
 _OPEN = (CPU_PER_TOKEN, CPU_PER_REQUEST, STEP_PER_TOKEN, "itl_ms_p50")
 PRIMARIES = frozenset({*_CLOSED, *_OPEN})
 
-# Levels that creep: most of one round's value carries over into the next.
+# Levels that change slowly: most of one round's value carries over into the next.
 LEVELS = frozenset({MEMORY_AT_REST, PEAK_MEMORY})
 
 _WORDS: Mapping[Sense, tuple[str, str]] = {  # better, worse
@@ -113,8 +113,9 @@ def word_of(metric: ComparedMetric, call: Call) -> str:
 
 
 def is_open_loop(manifests: Sequence[Manifest]) -> bool:
-    """Whether requests arrived on a schedule instead of as others finished; traffic sent by
-    another program may have.
+    """Whether requests arrived, or may have arrived, on a schedule instead of as others finished.
+
+    The arrivals of traffic that another program sent are unknown.
     """
     for manifest in manifests:
         if manifest.trace is not None or manifest.target.kind == OBSERVED:

@@ -2,7 +2,7 @@
 
 Two versions of an engine are compared under the same load, on the same kind of machine, in the same
 kind of process; any other difference would be mistaken for one of the engine.  A difference that
-the user asked for (another interpreter with its libraries, a defect, a revision) is no mismatch.
+the user asked for (another interpreter with its libraries, a defect, a revision) is not a mismatch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybridbench.records.manifest import Machine, Manifest
 
 ABSENT = "absent"
 
-# Names, thresholds and durations: none of them changes the load on the engine at any moment.
+# Names, thresholds and durations, which do not change the load on the engine at any moment.
 _PROFILE_IGNORED = frozenset(
     {
         "name",
@@ -33,7 +33,7 @@ _PROFILE_IGNORED = frozenset(
     }
 )
 _THRESHOLDS = ("threshold_0", "threshold_1", "threshold_2")
-# A version of kind "python" is meant to bring its own.
+# Keys that a version of kind "python" is expected to change.
 _OF_ENVIRONMENT = frozenset(
     {"interpreter", "torch", "numpy", "libc", *(f"gc.{name}" for name in _THRESHOLDS)}
 )
@@ -62,10 +62,10 @@ def mismatches(
     kinds: Collection[str] = (),
     allowed: Set[str] = frozenset(),
 ) -> list[Mismatch]:
-    """Return what makes ``other`` incomparable with ``base``; ``kinds`` are the versions' kinds.
+    """Return the differences that prevent comparing ``other`` with ``base``.
 
-    A key in ``allowed`` covers itself and everything below it: ``profile`` covers
-    ``profile.arrival.rate``.
+    ``kinds`` are the versions' kinds.  A key in ``allowed`` covers itself and everything below it:
+    ``profile`` covers ``profile.arrival.rate``.
     """
     excused = _OF_ENVIRONMENT if "python" in kinds else frozenset()
     before, after = comparable_facts(base), comparable_facts(other)
@@ -88,7 +88,7 @@ def refusal(found: Iterable[Mismatch]) -> str:
 
 
 def comparable_facts(manifest: Manifest) -> dict[str, str]:
-    """Return every fact about a run that must agree, by key, as text."""
+    """Return every fact that must agree between compared runs, by key, as text."""
     facts = dict(_process(manifest))
     facts.update(machine_class(manifest))
     model = manifest.model
@@ -172,8 +172,9 @@ def _is_allowed(key: str, allowed: Set[str]) -> bool:
 
 
 def _is_new_key(found: Mismatch) -> bool:
-    """Whether one run lacks a switch that is off in the other: it was written by a version that
-    did not have the switch yet.
+    """Whether one run lacks a setting that is off in the other.
+
+    The version that wrote that run did not have the setting yet.
     """
     values = {found.base, found.other}
     return found.key.startswith("profile.") and ABSENT in values and values <= _OFF

@@ -19,7 +19,7 @@ from hybridbench.analysis.record import FloatArray
 _LEAST_FOR_POSITION = 6
 # With fewer rounds, the spread without outliers is too uncertain.
 _LEAST_FOR_HUBER = 10
-_HUBER = 1.5  # in units of the spread: larger residuals get less weight
+_HUBER = 1.5  # in units of the spread; larger residuals get less weight
 _ITERATIONS = 50
 _CLOSE = 1e-10
 _MAD = 0.6745  # MAD of a normal distribution, in standard deviations
@@ -103,7 +103,7 @@ class _Fit:
 
 
 def _fit(design: FloatArray, d: FloatArray) -> _Fit:
-    """Fit coefficients with standard errors: Huber's given enough rounds, else least squares."""
+    """Fit coefficients and standard errors: Huber's with enough rounds, else by least squares."""
     df = d.size - design.shape[1]
     inverse = np.linalg.inv(design.T @ design)
     beta = inverse @ (design.T @ d)

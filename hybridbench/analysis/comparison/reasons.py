@@ -120,7 +120,7 @@ class FasterThanMemory(Reason, frozen=True, kw_only=True):
 
 
 class ShorterRun(Reason, frozen=True, kw_only=True):
-    """The finding had less time to appear."""
+    """The version without the finding ran for too short a time to show it."""
 
     code: ClassVar[str] = ComparedCode.SHORTER_RUN
     said: ClassVar[str] = "the version without it ran for a much shorter time"

@@ -1,8 +1,8 @@
 """A comparison's input and output records: versions, blocks, and the results for each version.
 
 A *block* is a fixed piece of traffic that one version served from the first request to the last.
-The blocks of one *round* carry the same requests from the same seed and form pairs: their ratio
-cancels what differs between rounds, above all machine drift.
+The blocks of one *round* carry the same requests from the same seed and form pairs.  The ratio of a
+pair cancels whatever differs between rounds, above all machine drift.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
 class Block:
     """One version's measurements in its turn of a round.
 
-    ``values`` by name: ratios and quantiles of this block alone, with units in the name or in
-    ``metrics.py``.  Values the block could not supply (no second token, no hit) are absent.
+    ``values`` has ratios and quantiles of this block alone, by name; their units are in the name or
+    in ``metrics.py``.  Values that the block could not supply (no second token, no hit) are absent.
     """
 
     version: Count  # position in Comparison.versions
@@ -61,12 +61,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several versions; the others are compared with the first.
+    """Several versions; each of the others is compared with the first.
 
     ``interleaved`` is False for stored runs: their blocks are windows of each run's own time and
-    not pairs, so the difference includes changes of the machine in between.  ``looks`` are the
-    numbers of rounds after which the answer was checked, planned before the first.  Each version
-    got a new process after ``renew_every`` rounds; 0 means never.
+    not pairs, so the difference includes changes of the machine between the runs.  ``looks`` has
+    the numbers of rounds after which the answer was checked, as planned before the first round.
+    Each version got a new process after ``renew_every`` rounds; 0 means never.
     """
 
     versions: tuple[Version, ...]
@@ -79,7 +79,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparisonTerms:
-    """When two versions differ; fixed before the first block, applied once to the raw blocks.
+    """Criteria for a difference; fixed before the first block, applied once to the raw blocks.
 
     ``margin`` is the share within which a throughput or a cost per token counts as the same.
     ``alpha`` is the probability of a wrong call over all looks and all gated metrics together: a
@@ -104,9 +104,9 @@ class ComparisonTerms:
 class Role(StrEnum):
     """How a metric may affect the answer."""
 
-    PRIMARY = "primary"  # decides the answer: the comparison is undecided as long as it is
-    GUARD = "guard"  # worse is a regression; undecided delays nothing
-    SHOWN = "shown"  # shown, never gates
+    PRIMARY = "primary"  # decides the answer: while it is undecided, so is the comparison
+    GUARD = "guard"  # a regression if it is worse; never delays the answer
+    SHOWN = "shown"  # never affects the answer
 
 
 class Call(StrEnum):
@@ -123,10 +123,10 @@ class MetricComparison:
     """One metric of a version compared with the first version's, as a ratio.
 
     ``base`` and ``other`` are geometric means over the paired blocks, in ``unit``.
-    ``robust_ratio`` is the Hodges-Lehmann estimate.  ``sd`` is that of one pair's log ratio.
-    ``position_effect`` is what the second turn of a round adds to the metric, as a share; it is
-    removed from ``ratio``.  ``pairs_needed`` counts additional pairs; None if the call is made or
-    no number of pairs would make it.
+    ``robust_ratio`` is the Hodges-Lehmann estimate.  ``sd`` is the standard deviation of one pair's
+    log ratio.  ``position_effect`` is how much running second in a round adds to the metric, as a
+    share; it is removed from ``ratio``.  ``pairs_needed`` counts additional pairs; None if the
+    metric is decided or no number of pairs would decide it.
     """
 
     metric: str
@@ -149,11 +149,11 @@ class MetricComparison:
     position_effect: float | None = None
     position_p: float | None = None
     why: Why | None = None  # why it is undecided
-    reason: str = ""  # ``why`` in words
+    reason: str = ""  # text of ``why``
 
     @property
     def depends_on_order(self) -> bool:
-        """Whether the second turn of a round differs significantly and by enough to matter."""
+        """Whether running second in a round has a significant effect that is large enough."""
         effect, p = self.position_effect, self.position_p
         if effect is None or p is None:
             return False
@@ -183,9 +183,9 @@ class Change(StrEnum):
 class LeakComparison:
     """One finding, or the growth of one gated metric, in two versions.
 
-    ``difference`` is second less first, at the confidence of the terms; None if a side has no
-    usable rate.  ``bytes_per_hour`` is the same in bytes an hour, if both sides have such a rate.
-    ``exact`` findings are counts and need no test.
+    ``difference`` is the second rate less the first, at the confidence of the terms; None if a side
+    has no usable rate.  ``bytes_per_hour`` is the same in bytes per hour, if both sides have such a
+    rate.  ``exact`` findings are counts and need no test.
     """
 
     kind: str
@@ -200,7 +200,7 @@ class LeakComparison:
     difference: Rate | None = None
     bytes_per_hour: Rate | None = None
     why: tuple[Why, ...] = ()
-    reason: str = ""  # ``why`` in words, written by ``words.py`` like the texts below
+    reason: str = ""  # text of ``why``; ``words.py`` writes it, and the headlines and notes below
 
 
 class Outcome(StrEnum):
@@ -253,7 +253,7 @@ class SideComparison:
 
 @dataclass(frozen=True)
 class ComparisonVerdict:
-    """The answer and everything it rests on; one side for each version after the first."""
+    """The answer and everything it is based on; one side for each version after the first."""
 
     outcome: Outcome
     word: str
@@ -290,5 +290,5 @@ class Look:
 
     decided: bool
     metrics: tuple[MetricComparison, ...] = ()
-    rounds_needed: int | None = None  # more rounds, estimated; None where decided or unknown
+    rounds_needed: int | None = None  # additional rounds, estimated; None if decided or unknown
     failure: Failure | None = None

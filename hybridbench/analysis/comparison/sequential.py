@@ -29,10 +29,10 @@ _FURTHEST = 8.0
 
 
 def error_shares(rounds: int, planned: Sequence[int], alpha: float) -> tuple[float, ...]:
-    """Return the two-sided error probability of each look up to and including the one after
-    ``rounds``, for use with Student's t.
+    """Return the two-sided error probability of each look up to the one after ``rounds``.
 
-    An unplanned look (time ran out) spends what its share of the planned rounds allows.
+    The probabilities are for use with Student's t.  An unplanned look (time ran out) spends what
+    its share of the planned rounds allows.
     """
     looks = [look for look in planned if look < rounds] + [rounds]
     last = max([rounds, *planned])
@@ -50,8 +50,8 @@ def critical_t(rounds: int, planned: Sequence[int], alpha: float, df: float) -> 
 def boundaries(shares: tuple[float, ...], alpha: float) -> tuple[float, ...]:
     """Return two-sided critical values of a standard normal statistic at ``shares`` of the data.
 
-    By each look, the probability that the statistic has exceeded its critical value at any look so
-    far equals the spending function.
+    At each look, the probability that the statistic has exceeded its critical value at this look or
+    an earlier one equals the spending function.
 
     Args:
         shares: rising, in (0, 1]; the last may be below 1.
@@ -73,7 +73,7 @@ def boundaries(shares: tuple[float, ...], alpha: float) -> tuple[float, ...]:
 
 
 def _critical(grid: FloatArray, density: FloatArray, sd: float, scale: float, due: float) -> float:
-    """Return the value exceeded with probability ``due`` by the paths still inside."""
+    """Return the critical value that the paths still inside exceed with probability ``due``."""
     low, high = 0.0, _FURTHEST
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)

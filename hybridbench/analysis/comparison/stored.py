@@ -1,7 +1,7 @@
 """Compare stored runs, with windows of each run's steady phase as blocks.
 
 The windows of the two runs are not paired: changes of the machine between the runs are part of the
-difference but appear in no window.  A fixed spread allows for them, so two stored runs are never
+difference, but no window shows them.  A fixed spread allows for them, so two stored runs are never
 called the same within a few percent.
 """
 
@@ -38,30 +38,30 @@ MOST_WINDOWS = 24
 # (comparison-statistics.md gives the source).
 BETWEEN_RUNS = 0.03
 
-# A run that shared its processors for more of its time than this cannot be compared for speed: the
-# cost of sharing cannot be subtracted.
+# A run that shared its processors for more than this part of its time cannot be compared for speed,
+# because the cost of sharing cannot be subtracted.
 _WAITED = 0.05
 
-# CPU waits of our worker; and CPU that other programs used on a machine with a target of another
-# make, which has too many threads to read their waits.
+# CPU waits of our worker, and the CPU time of other programs beside a watched target, which has too
+# many threads to read their waits.
 _OF_OTHERS = ("worker_cpu_wait_s", "host_steal_s", "others_cpu_s")
 
-# Idle points of a server take many seconds, which leaves some windows with hardly any traffic.
+# Idle points of a server take many seconds, so some windows have hardly any traffic.
 _LEAST_ACTIVE = 0.5
 
 _SAMPLES_PER_WINDOW = 3
 _MS = 1000.0
 _TOKENS = ("events.prompt_tokens", "events.output_tokens")
 _HITS = "events.prefix_hit_tokens"
-# Values that are statistics of the interval since the last sample: a window takes their median.
+# Statistics of the interval since the last sample, of which a window takes the median.
 _MEDIANS = ("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
 
 
 def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
     """Return a run's steady phase in at most 24 windows of equal length, as blocks of ``version``.
 
-    Checkpoint pauses are excluded from a window's time.  Empty for a run whose steady phase was too
-    short for two windows.
+    Checkpoint pauses are excluded from a window's time.  Empty if the steady phase was too short
+    for two windows.
     """
     window = judged_window(record)
     clock = record.series.get("events.output_tokens") or record.series.get(record.drivers.requests)
@@ -80,8 +80,9 @@ def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
 
 
 def not_alone(records: Sequence[RunRecord]) -> Why | None:
-    """Explain why the speeds of these runs cannot be compared: other programs used the CPUs, or
-    it is unknown.  None if the runs had the machine to themselves.
+    """Return why the speeds of these runs cannot be compared; None if each had the machine alone.
+
+    Other programs used the CPUs, or nothing recorded whether they did.
     """
     shares: list[float] = []
     most = 0.0
@@ -99,7 +100,7 @@ def not_alone(records: Sequence[RunRecord]) -> Why | None:
 def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> PairedMean | None:
     """Return the mean log ratio of two runs' windows, widened for each run's autocorrelation.
 
-    ``between`` is the spread between runs, counted once for each side.
+    ``between`` is the spread between runs, which is added once for each side.
     """
     if base.size < 2 or other.size < 2:
         return None
@@ -124,8 +125,9 @@ def hodges_lehmann_shift(base: FloatArray, other: FloatArray) -> float:
 
 
 def between_runs(metric: ComparedMetric) -> float:
-    """Return the spread allowed between two stored runs: zero for hit rates and memory levels,
-    which do not depend on the machine's speed.
+    """Return the spread allowed between two stored runs.
+
+    It is 0 for hit rates and memory levels, which do not depend on the machine's speed.
     """
     return BETWEEN_RUNS if metric.timed else 0.0
 
@@ -176,7 +178,7 @@ def _cpu_of_all(record: RunRecord, edges: FloatArray) -> FloatArray | None:
 
 
 def _active_s(window: Window, edges: FloatArray) -> FloatArray:
-    """The length of each window less its pauses; NaN where the pauses take most of it."""
+    """The length of each window less its pauses; NaN if pauses take more than half of it."""
     active = np.diff(edges)
     for start, end in window.pauses:
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)

@@ -79,12 +79,12 @@ def percent(ratio: float) -> str:
 
 
 def change_text(metric: MetricComparison) -> str:
-    """``−4.9% (−5.7% to −4.1%)``: both ends, because most intervals are asymmetric."""
+    """Format a change with both ends, which are often asymmetric: ``−4.9% (−5.7% to −4.1%)``."""
     return f"{percent(metric.ratio)} ({ends_text(metric.lower, metric.upper)})"
 
 
 def ends_text(lower: float, upper: float) -> str:
-    """``−5.7% to −4.1%`` for the ends of a ratio; an unknown end is described in words."""
+    """Format the ends of a ratio as ``−5.7% to −4.1%``; an unknown end is spelled out."""
     least = percent(lower) if math.isfinite(lower) else "no lower bound"
     # Beyond tenfold, the exact number no longer matters.
     if lower >= _LARGEST_SHOWN:
@@ -94,7 +94,7 @@ def ends_text(lower: float, upper: float) -> str:
 
 
 def undecided_text(metric: MetricComparison) -> str:
-    """Explain why ``metric`` is undecided and how many more pairs would decide; may be empty."""
+    """Return why ``metric`` is undecided and how many more pairs would decide; may be empty."""
     parts = [metric.reason] if metric.reason else []
     if metric.pairs_needed is not None:
         parts.append(f"about {times(metric.pairs_needed, 'more pair')} would decide")
@@ -128,7 +128,7 @@ def _phrased_leak(row: LeakComparison) -> LeakComparison:
 
 
 def _headline(verdict: ComparisonVerdict) -> str:
-    """The worst side's headline; with several sides, its name and the words of the others too."""
+    """The worst side's headline; with several sides, also its name and the words of the others."""
     worst = verdict.worst()
     if len(verdict.sides) == 1:
         return worst.headline
@@ -150,7 +150,7 @@ def _leak_parts(side: SideComparison) -> Iterator[str]:
 
 
 def _brief_leak(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
-    """What leaks, and its rate if that is certain; the answer has the intervals."""
+    """The leak's title, and its rate if that is certain; the answer has the intervals."""
     rate = leak_difference(leaks, row)
     rate = None if rate is None or not certain(rate) else rate
     if row.kind == GROWTH:
@@ -161,11 +161,11 @@ def _brief_leak(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
 
 
 def leak_text(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
-    """What leaks, and how the rate differs from the first version's."""
+    """The leak's title, and how its rate differs from the first version's."""
     rate = leak_difference(leaks, row)
     if row.kind == GROWTH:
         return label_of(row.subject) + ("" if rate is None else f" {full_rate_text(rate)}")
-    # The title has the rate per event, but for a finding of both versions not the difference.
+    # The title has the rate per event; for a finding in both versions, add the difference.
     in_both = row.change in (Change.WORSE, Change.LESS)
     if rate is None or (rate.unit != Unit.BYTES and not in_both):
         return row.title
@@ -185,7 +185,7 @@ def _metric_parts(side: SideComparison) -> Iterator[str]:
 
 
 def _not_compared(side: SideComparison, runs: Sequence[tuple[str, Verdict]]) -> Iterator[str]:
-    """Say which runs prevent comparing leaks; the notes explain those runs' outcomes."""
+    """Yield a clause on the runs that prevent comparing leaks; the notes explain their outcomes."""
     if runs:
         said = " and ".join(dict.fromkeys(f"{name} is {_word(own)}" for name, own in runs))
         yield f"{_what_is_open(side)} not compared: {said}"
@@ -198,7 +198,7 @@ def _unjudged_runs(base: Version, version: Version) -> Iterator[tuple[str, Verdi
 
 
 def _what_is_open(side: SideComparison) -> str:
-    """Name what was not compared: exact findings are compared in any case."""
+    """Return the subject of "not compared"; exact findings are compared in any case."""
     return "growth was" if any(row.exact for row in side.leaks) else "leaks were"
 
 
