@@ -1,8 +1,7 @@
-"""Heaps of a run's processes as seen by their probes: counts by name at every heap scan, and what
-each process held at idle points.
+"""The heaps of a run's processes: counts by name at every heap scan, and readings at idle points.
 
-An event holds only the changes since the previous scan; here every name has its count at every scan
-of the same process.  A restarted process begins a new stretch, with counts starting from zero.
+An event has only the changes since the previous scan; here every name has its count at every scan
+of the same process.  A restarted process begins a new stretch, with counts that start from zero.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class IdlePoint:
-    """An idle point: what was held, and the index of the heap scan taken at it."""
+    """An idle point: the reading, and the index of the heap scan taken at it, if any."""
 
     look: IdleLook
     counts: Mapping[str, float]  # the counters of work, by their bare names
@@ -59,8 +58,8 @@ class Heap:
     """Everything that a probe reported about one process (by role), in order.
 
     Attributes:
-        labels: of its series.
-        first: [censuses], True at the first scan of each restarted process.
+        labels: the labels of its series.
+        first: [censuses], True at the first scan of each process.
         whole: [censuses], True if the scan also searched dictionaries the collector does not track.
         containers: number of containers at each path.
         bounds, holds: the latest values for each path.
@@ -87,9 +86,7 @@ class Heap:
 
     @property
     def probed(self) -> bool:
-        """Whether a probe answered; a metrics page has none, nor has a process that is only seen
-        from outside.
-        """
+        """Whether a probe answered; a metrics page has none, nor does an unprobed process."""
         answered = any(look.blocks is not None for look in self.looks)
         return self.role != PAGE and (bool(self.censuses) or answered)
 
@@ -98,8 +95,9 @@ class Heap:
         return labelled(name, self.labels)
 
     def comparable(self, values: FloatArray) -> NDArray[np.bool_]:
-        """Return which scans count for a name with these counts: all, or only whole-heap scans if
-        no other scan ever saw the count change.
+        """Return which scans count for a name with these counts [censuses].
+
+        All do, or only whole-heap scans if no other scan ever saw the count change.
         """
         changed = np.zeros(values.size, dtype=np.bool_)
         changed[1:] = np.diff(values) != 0
@@ -110,7 +108,7 @@ class Heap:
 
 
 def heaps_of(record: RunRecord, counters: EventCounters) -> list[Heap]:
-    """Return one heap for each process, ordered by label; without a probe it has no counts."""
+    """Return one heap for each process, ordered by label; it has no counts if there is no probe."""
     censuses = _by_process(record.all_events(Census))
     looks = _by_process(record.all_events(IdleLook))
     return [
@@ -156,7 +154,7 @@ def _heap(
 def _counts(
     said: Sequence[Mapping[str, int]], first: Sequence[bool], unsaid: float = 0.0
 ) -> Counts:
-    """Every name at every scan; ``unsaid`` is the count of a name not yet reported."""
+    """Return every name's count at every scan; a name not yet reported has the count ``unsaid``."""
     names = tuple(dict.fromkeys(name for one in said for name in one))
     place = {name: at for at, name in enumerate(names)}
     value = np.full((len(names), len(said)), unsaid)
@@ -189,7 +187,7 @@ def _points(
 
 
 def _at_same_point(census: Census, look: IdleLook, record: RunRecord) -> bool:
-    """Whether no traffic came between the two, by the run's phases or else by its work counters."""
+    """Whether there was no traffic between the two, by the run's phases or its work counters."""
     start_s, end_s = sorted((census.t_s, look.t_s))
     phases = record.all_events(Phase)
     if any(start_s < phase.t_s <= end_s for phase in phases) or end_s - start_s > _SAME_POINT_S:
@@ -202,7 +200,7 @@ def _at_same_point(census: Census, look: IdleLook, record: RunRecord) -> bool:
 
 
 def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]:
-    """The work counters at the look, or from the samples if a counter restarted."""
+    """The work counters read with the look, or those of the samples if a counter restarted."""
     t_s = np.array([look.t_s])
     known = {name: float(counters.at(name, t_s)[0]) for name in counters.names}
     if not counters.restarts_s.size:
@@ -211,7 +209,7 @@ def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]
 
 
 def loads_at(loads: Sequence[Series], t_s: FloatArray) -> FloatArray:
-    """[times, loads]: what is in flight at each time, without loads that never move."""
+    """Return [times, loads]: requests in flight at each time, without loads that never move."""
     columns = [np.interp(t_s, one.t_s, one.value) for one in loads if len(one)]
     moving = [column for column in columns if column.size and np.ptp(column) > 0]
     return np.column_stack(moving) if moving else np.empty((t_s.size, 0))

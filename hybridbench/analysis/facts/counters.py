@@ -1,4 +1,4 @@
-"""Event counters as the x-axis of findings: their values at any time, and the name of one event."""
+"""Event counters: their values at any time, and the words for a single event."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PREFIX = "events."
 # The bundled engine's event counters on the metrics page of ``serve``.
 _OURS_BEHIND_HTTP = "hybridbench_events_"
 
-# The name of one event; names that only lose a plural ending need no entry, and those of what was
-# done to something, as in ``nodes_evicted``.
+# Words for a single event.  Names that only lose a plural ending need no entry, nor do participles
+# after a plural, such as ``nodes_evicted``.
 _SINGULAR: Mapping[str, str] = {
     "finishes": "request",
     "finish_length": "request that reached its token limit",
@@ -43,13 +43,13 @@ _SINGULAR: Mapping[str, str] = {
 }
 
 
-# Ends of plurals that lose an "es", as in misses, flushes and batches; ends of words in no plural.
+# Endings of plurals that lose "es" (misses, flushes, batches), and of words that are not plurals.
 _WITH_ES = ("sses", "shes", "tches", "rches", "nches", "xes")
 _WITHOUT_PLURAL = ("ss", "us", "series")
 
 _CAPITALS: Mapping[str, str] = {"kv": "KV", "swa": "SWA"}
 
-# Among counters that moved together, a finding names the first of these.
+# A finding names the first of these among counters that moved together.
 _TELLING = (
     "session_tail_frees",
     "finishes",
@@ -70,10 +70,10 @@ _TELLING = (
 
 @dataclass(frozen=True)
 class EventCounters:
-    """All ``events.*`` series of a run, by their bare names in order, and the counters of another
-    program; they only grow.
+    """All ``events.*`` series of a run and the counters of its target, by bare name, sorted.
 
-    ``restarts_s`` are the times of the first samples after each worker restart.
+    Each series only grows.  ``restarts_s`` has the time of the first sample after each worker
+    restart.
     """
 
     series: Mapping[str, Series]
@@ -124,12 +124,12 @@ def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:
 
 
 def expectation(name: str, expected: Sequence[str]) -> int | None:
-    """Return the rank of the first of ``expected`` that is part of ``name``; None if none is."""
+    """Return the index of the first of ``expected`` that is a substring of ``name``, or None."""
     return next((rank for rank, part in enumerate(expected) if part in name), None)
 
 
 def telling(name: str) -> int:
-    """Return a counter's rank among those that moved together: the lowest is named."""
+    """Return a counter's rank among those that moved together; the lowest rank is named."""
     known = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
     return _TELLING.index(known) if known in _TELLING else len(_TELLING)
 
@@ -141,7 +141,7 @@ def singular(counter: str) -> str:
     """
     name, _, value = bare(counter).rpartition(":")[2].partition(".")
     if value:
-        return f"{singular(name)} ({value})"  # the counter has a label with that value
+        return f"{singular(name)} ({value})"  # ``value`` is that of a label of the counter
     name = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
     if name in _SINGULAR:
         return _SINGULAR[name]

@@ -39,16 +39,16 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """``retracts 11 of 1,000``."""
+        """Text such as ``retracts 11 of 1,000``."""
         return f"{self.counter} {self.seen:,.0f} of {self.required:,.0f}"
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The events a profile requires of a run, and how many occurred.
+    """The events that a profile requires of a run, and how many occurred.
 
-    The table lists every counter that moved; ``required`` is None for counters without a
-    requirement.  ``missing`` lists the counters that stayed below theirs.
+    ``table`` has every counter that moved or has a requirement.  ``missing`` lists the counters
+    that stayed below their requirement.
     """
 
     table: Mapping[str, Covered]
@@ -57,10 +57,10 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a run, or one segment of a resumed run, before it is judged.
+    """Facts about a run, or one segment of a resumed run, before it is judged.
 
-    ``idle`` are the checkpoints with no request in the engine; ``parts`` the segments of a resumed
-    run, empty for any other.
+    ``idle`` has the checkpoints with no request in the engine.  ``parts`` has the segments of a
+    resumed run, and is empty for any other.
     """
 
     record: RunRecord
@@ -72,7 +72,7 @@ class Facts:
 
     @staticmethod
     def of(record: RunRecord, boundary: Boundary | None = None) -> Facts:
-        """Return the facts of a whole run; where ``boundary`` guards, failed parts are empty."""
+        """Return the facts of a whole run; parts that fail within ``boundary`` are empty."""
         guard = boundary or Boundary(guarded=False)
         records = guard.value("the segments", [record], segments, record)
         if len(records) == 1:
@@ -96,8 +96,10 @@ class Facts:
 
     @property
     def ended_early(self) -> bool:
-        """Whether the run was cut short, from outside, by the worker's death, or because it had
-        its answer, so that it could not cover everything.
+        """Whether the run was cut short, so that it could not cover everything.
+
+        It was interrupted, the worker, the workload, the disk or the bench failed, or it stopped
+        because it had its answer.
         """
         return any(
             isinstance(event, CUTS) or (isinstance(event, BenchFailed) and event.ended_run)
@@ -134,7 +136,7 @@ def _facts(record: RunRecord, parts: tuple[Facts, ...], guard: Boundary) -> Fact
 
 
 def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
-    """Compare each counter's total over all workers with what is required."""
+    """Compare each counter's total over all workers with the profile's requirement."""
     required = dict(sorted(record.manifest.profile.assert_coverage.items()))
     names = sorted({name for counters in counted for name in counters.names})
     totals = {name: sum(c.total(name) for c in counted) for name in (*required, *names)}
@@ -142,7 +144,7 @@ def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
         name: Covered(need, totals[name], met=totals[name] >= need)
         for name, need in required.items()
     }
-    # A replayed trace requires nothing, but readers still want to know what it exercised.
+    # A replayed trace has no requirements, but readers still want to know what it exercised.
     for name in names:
         if name not in required and totals[name] > 0:
             table[name] = Covered(None, totals[name], met=True)

@@ -1,7 +1,7 @@
 """The KV cache of a watched server, and the time at which it was full.
 
 Until then its pages are used for the first time, and the prefix tree over them grows by the same
-amount for each request, so that growth is no evidence of a leak.
+amount for each request, so growth is not evidence of a leak.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import ProcessStarted
 
-# The cache is full after this multiple of its tokens was computed: the last page of a request may
-# be almost empty, and two concurrent requests may compute the same prefix.
+# The cache is full once this multiple of its tokens has been computed: the last page of a request
+# may be almost empty, and two concurrent requests may compute the same prefix.
 _TIMES: Final = 2.0
 
 
 @dataclass(frozen=True)
 class _Names:
-    """An engine's names for the cache capacity in tokens, the number of pages, the computed tokens,
-    the reused tokens, and the processes that hold the cache.
+    """An engine's metric names for its cache, and the processes that hold the cache.
+
+    Attributes:
+        size: capacity in tokens.
+        pages: number of pages.
+        tokens: computed tokens.
+        reused: tokens taken from the cache.
+        holders: pattern of the roles of these processes.
     """
 
     size: str
@@ -61,11 +67,11 @@ class KvCache:
 
     Attributes:
         tokens: capacity; None if the server's metrics do not report it.
-        most: maximum number of entries in anything that counts pages or the nodes over them.
-        computed: tokens added to it since the process started.
-        full_s: when it was full; None if it is not yet.
-        full_in_s: seconds until it is full, at the pace of the second half; None if it is full or
-            nothing is computed.
+        most: maximum number of entries in a structure with an entry per page or tree node.
+        computed: tokens added to the cache since the process started.
+        full_s: when the cache was full; None if it is not full yet.
+        full_in_s: seconds until it is full, at the pace of the second half; None if it is full, or
+            if no tokens are being computed.
     """
 
     tokens: float | None
@@ -87,7 +93,7 @@ def kv_caches(record: RunRecord) -> Mapping[str, KvCache]:
         if tokens and computed is not None:
             # A tree has fewer inner nodes than leaves, and every leaf has at least one page.
             most = 2.0 * (_gauge(record, names.pages) or tokens)
-            begun = {text: _begun_s(record, text) for text in held or every}  # any, if no role says
+            begun = {text: _begun_s(record, text) for text in held or every}  # all if no role fits
             return {
                 text: _cache(tokens, most, computed, begun_s) for text, begun_s in begun.items()
             }
@@ -97,7 +103,7 @@ def kv_caches(record: RunRecord) -> Mapping[str, KvCache]:
 
 
 def _gauge(record: RunRecord, name: str) -> float:
-    """Return the highest reading, or 0 without any."""
+    """Return the highest reading; 0 if there is none."""
     series = record.series.get(name)
     return 0.0 if series is None or not len(series) else float(np.nanmax(series.value))
 
@@ -117,14 +123,14 @@ def _computed(record: RunRecord, names: _Names) -> Series | None:
 
 
 def _begun_s(record: RunRecord, text: str) -> float:
-    """Return when the last process with these labels started; for the first, before all samples."""
+    """Return when the last process with these labels started; -inf if it is the first one."""
     starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
     return starts[-1] if len(starts) > 1 else -math.inf
 
 
 def _cache(tokens: float, most: float, computed: Series, begun_s: float) -> KvCache:
     t_s = computed.t_s
-    # The counters include what a server did before it was watched.
+    # The counters include the tokens that a server computed before it was watched.
     before = float(np.interp(begun_s, t_s, computed.value)) if begun_s > t_s[0] else 0.0
     own = np.where(t_s >= begun_s, computed.value - before, 0.0)
     left = _TIMES * tokens - own[-1]

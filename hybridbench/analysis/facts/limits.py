@@ -9,19 +9,19 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Phase
 
-# The one key of an entry that is not a metric: the run length from which it applies.
+# The only key of an entry that is not a metric: the run length from which the entry applies.
 _FROM_S: Final = "from_s"
 
 
 def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
     """Return the limit per hour by metric; None if the profile has none for so short a run.
 
-    The length is the planned one, or the traffic served if the run was extended: a longer run has a
-    tighter limit, and stopping early does not loosen it.
+    The length is the planned one, or the time of traffic if the run was extended.  A longer run has
+    a tighter limit, and stopping early does not loosen it.
     """
     profile = record.manifest.profile
     if profile.limits is None:
-        # Runs stored before limits depended on the length.
+        # The run was stored before limits depended on the length.
         return profile.limits_as_planned
     length_s = run_length_s(record)
     reached = [entry for entry in profile.limits if entry.get(_FROM_S, 0.0) <= length_s]
@@ -29,7 +29,7 @@ def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
 
 
 def next_limit_s(record: RunRecord) -> float | None:
-    """Return the shortest run, in seconds, with a memory limit in the profile; None if none."""
+    """Return the shortest run length with a memory limit in the profile, or None."""
     schedule = record.manifest.profile.limits or ()
     return next((entry.get(_FROM_S, 0.0) for entry in schedule if MEMORY in entry), None)
 

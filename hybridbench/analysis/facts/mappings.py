@@ -1,4 +1,4 @@
-"""Growing numbers of mappings of one size: the mark of a buffer that is never freed."""
+"""Mappings of one size that increase in number, which indicates a buffer that is never freed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _MOST_SHARE: Final = 2.0
 
 
 class MappingGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """Private anonymous mappings of ``size_bytes`` whose number grew; ``share`` is their share of
-    the memory growth.
+    """Private anonymous mappings of ``size_bytes``, from ``first`` to ``last`` in number.
+
+    ``share`` is their share of the memory growth.
     """
 
     size_bytes: int
@@ -30,7 +31,7 @@ class MappingGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The evidence in words."""
+        """A sentence of evidence."""
         share = format_percent(min(self.share, 1.0))
         return (
             f"private anonymous mappings of {format_bytes(self.size_bytes)}: {self.first:,} became "
@@ -41,9 +42,7 @@ class MappingGrowth(msgspec.Struct, frozen=True, kw_only=True):
 def mapping_growth(
     record: RunRecord, window_s: tuple[float, float], grown_bytes: float
 ) -> MappingGrowth | None:
-    """Return the mapping size that explains most of ``grown_bytes`` in ``window_s``; None if no
-    size does.
-    """
+    """Return the mapping size that explains most of ``grown_bytes`` in ``window_s``, or None."""
     found = []
     for name, series in record.series.items():
         size = name.removeprefix(_PREFIX).removesuffix(_UNIT)

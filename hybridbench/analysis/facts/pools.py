@@ -1,4 +1,4 @@
-"""Names of pools, and where a record reports what they hold."""
+"""Pools of a record: their names, units and readings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pool_unit(pool: str) -> str:
 
 
 def pool_count(count: float, pool: str) -> str:
-    """Return so many of the pool's units: ``1 state slot``, ``1,024 KV tokens``."""
+    """Format a number of the pool's units: ``1 state slot``, ``1,024 KV tokens``."""
     unit = pool_unit(pool)
     if count == 1:
         unit = re.sub(r"s\b", "", unit, count=1)
@@ -52,9 +52,7 @@ def pool_count(count: float, pool: str) -> str:
 
 
 def pool_names(record: RunRecord) -> list[str]:
-    """Return every pool that has a series, is in a checkpoint, or is named by the engine's own
-    checks.
-    """
+    """Return every pool that has a series or occurs in a checkpoint or an engine's check."""
     parts = (name.split(".") for name in record.series)
     names = {part[1] for part in parts if part[0] == "pool" and len(part) == 3}
     for checkpoint in record.all_events(Checkpoint):
@@ -85,9 +83,7 @@ def in_flight(record: RunRecord) -> list[Series]:
 def all_readings(
     record: RunRecord, name: str, read: Callable[[Checkpoint], float | None]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return times and values of a count, from the samples of ``name`` and, by ``read``, from
-    checkpoints.
-    """
+    """Return times and values of a count: the samples of ``name``, and ``read`` of checkpoints."""
     found: list[tuple[float, float]] = []
     series = record.series.get(name)
     if series is not None:

@@ -1,4 +1,4 @@
-"""A run of several processes, with each process viewed as a run of its own.
+"""Split a run of several processes into one record per process.
 
 A process has its own series and its own segments, because it may restart while others continue.
 Counters of events, requests in flight, and the events of the run are shared.
@@ -19,7 +19,7 @@ from hybridbench.records.events import Event, ProcessStarted, Segment, Steady
 
 @dataclass(frozen=True)
 class ProcessView:
-    """``record`` has the process's series under their metric names, which ``metrics`` lists."""
+    """One process of a run; ``record`` has its series under the names in ``metrics``."""
 
     labels: Mapping[str, str]
     record: RunRecord
@@ -27,7 +27,7 @@ class ProcessView:
 
     @property
     def last_s(self) -> float:
-        """Time of its last sample."""
+        """Time of the process's last sample."""
         own = [self.record.series[metric] for metric in self.metrics]
         return max((float(series.t_s[-1]) for series in own if len(series)), default=0.0)
 
@@ -92,7 +92,7 @@ def _view(
 
 
 def _segments(record: RunRecord, text: str) -> Iterable[Event]:
-    """Yield a border for each start except the first and those at a border of the run."""
+    """Yield a border for each start of the process but the first and those at run borders."""
     borders = [event.t_s for event in record.all_events(Segment)]
     starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
     for index, (before, start) in enumerate(pairwise(starts), start=1):

@@ -1,7 +1,7 @@
-"""Filter samples to plausible readings: values that no measurement can have are dropped and noted.
+"""Keep only plausible readings: values that no measurement can have are dropped and counted.
 
 Fits multiply up to four samples with each other, so numbers near the ends of the floating-point
-range overflow or underflow on the way.  All memory sizes, counts and times lie well inside it.
+range would overflow or underflow.  All memory sizes, counts and times lie well inside it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 
-# Bytes, nanoseconds or events: no process reaches this.
+# No process reaches this many bytes, nanoseconds or events.
 LARGEST = 1e30
-# Smaller values become 0: nothing measured can resolve them.
+# Smaller values become 0, because no measurement resolves them.
 SMALLEST = 1e-30
 
 
 def are_readings(value: FloatArray) -> NDArray[np.bool_]:
-    """Return where ``value`` is a number that a sample can have."""
+    """Return a mask of the values that a sample can have."""
     return np.abs(value) <= LARGEST  # False for NaN
 
 
 def beyond_reading(value: FloatArray) -> int:
-    """Count the values beyond any reading, including infinities; NaN means nothing was read."""
+    """Count the values beyond any reading, including infinities but not NaN (nothing was read)."""
     return int((np.abs(value) > LARGEST).sum())
 
 
@@ -37,7 +37,7 @@ def without_dust(value: FloatArray) -> FloatArray:
 
 
 def only_readings(series: Series) -> Series:
-    """Drop samples that are not readings; return ``series`` unchanged if there are none."""
+    """Drop samples that are not readings, and zero tiny ones; return ``series`` if all are fine."""
     keep = are_readings(series.value)
     if not keep.all():
         series = Series(series.name, series.t_s[keep], series.value[keep])

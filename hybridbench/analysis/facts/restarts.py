@@ -1,6 +1,6 @@
-"""Find where the process behind a recorded series began anew, from what was recorded beside it.
+"""Find restarts of the process behind a recorded series, from other columns of the recording.
 
-A process id, a counter or a clock that starts again is a restart; a fall of the memory may be one.
+A process id, a counter or a clock that starts again is a restart; a fall of memory may be one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 
 _LEVEL_SAMPLES = 5
-_FALLS_TO = 0.5  # of the previous value
-_BELOW_USUAL = 0.6  # of the usual value
-_NEAR = 5  # samples: falls closer together than this count as one
-_SWAPPED = 0.5  # least share of a fall that went to swap
+_FALLS_TO = 0.5  # share of the previous value
+_BELOW_USUAL = 0.6  # share of the usual value
+_NEAR = 5  # samples; falls closer together than this count as one
+_SWAPPED = 0.5  # minimum share of a fall that went to swap
 
 
 @dataclass(frozen=True)
 class Falls:
-    """Times at which a level fell to a fraction: ``certain`` restarts, and possible ones.
+    """Times of certain restarts, and of falls of a level that may be restarts.
 
     A possible restart may be part of a sawtooth.  A restart is certain only if an id, a counter
     or a clock also started again.
@@ -48,9 +48,9 @@ def level_falls(
     """Find where a level of memory fell to a fraction of its previous value.
 
     Args:
-        known_s: restart times known otherwise; nearby falls are attributed to them.
-        counted: whether a process id or a counter would have shown a restart; then a fall that it
-            does not confirm is ignored.
+        known_s: known restart times; nearby falls are attributed to them.
+        counted: whether a process id or a counter would have shown a restart; if so, falls that it
+            does not confirm are ignored.
     """
     if t_s.size < 4 * _LEVEL_SAMPLES or not np.any(value > 0):
         return Falls(tuple(known_s))
@@ -86,7 +86,7 @@ def longest_stretch(t_s: FloatArray, starts_s: Sequence[float]) -> tuple[float, 
 
 
 def _falls(value: FloatArray, begin: int, i: int) -> bool:
-    """Return whether the level at ``i`` is a fraction of the last and of the usual one."""
+    """Return whether the level at ``i`` is a fraction of the previous and of the usual level."""
     if value[i] >= _FALLS_TO * value[i - 1] and value[i] >= _FALLS_TO * value[i - 2]:
         return False
     recent = float(np.median(value[max(begin, i - _LEVEL_SAMPLES) : i]))

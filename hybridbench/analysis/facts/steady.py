@@ -1,8 +1,8 @@
-"""When a watched target was steady: under load, with the first fill over.
+"""Find when a watched target was steady: under load, and after its first fill.
 
 A server may report it as a gauge; otherwise it is detected.  A first fill is fast growth that ends
 in a knee.  Growth at a constant rate from the start may be a filling cache or a leak, which cannot
-be distinguished: then no steady state is detected, and the run is judged without one.  The same
+be distinguished; no steady state is detected then, and the run is judged without one.  The same
 holds if no counter shows when work began, because program start looks like a fill.  A second,
 slower fill looks like a leak after the first.
 """
@@ -21,17 +21,20 @@ _FEWEST_PER_BLOCK = 3
 _KNEE = 4.0
 # Growth of at most this share of the fill's fastest growth no longer belongs to the fill.
 _OVER = 0.1
-# Of the level: a smaller rise is no fill.
+# Minimum rise of a fill, as a share of the level.
 _LEAST_SHARE = 0.01
-# The time after the knee must be this many times as long as the fill, to show a second, slower one.
+# The time after the knee must be this many times as long as the fill, to reveal a second, slower
+# fill.
 _TIMES_AS_LONG = 3.0
-# In units of the blocks' scatter.
+# Significant growth, in units of the blocks' scatter.
 _NOISE = 3.0
 
 
 def observed_steady(record: RunRecord) -> float | None:
-    """Return when the server reported that it was steady; without such a gauge, the time by which
-    every process of ``record`` finished its first fill.  None if that was not seen.
+    """Return when the server was steady; None if it was not, or if that cannot be detected.
+
+    If it has no gauge that reports it, this is when the last of its processes finished its first
+    fill.
     """
     reported = record.series.get(f"gauge.{STEADY}")
     if reported is not None and len(reported):
@@ -54,7 +57,7 @@ def _detected_steady(record: RunRecord) -> float | None:
 
 
 def _load_begun_s(record: RunRecord) -> float | None:
-    """When a counter of work first moved, or the first sample if it had moved before."""
+    """Return the time of the last sample before any counter of work moved; None if none moved."""
     begun = []
     for name, series in record.series.items():
         spec = spec_of(name)
@@ -66,7 +69,10 @@ def _load_begun_s(record: RunRecord) -> float | None:
 
 
 def _fill_end_s(series: Series, begun_s: float) -> float | None:
-    """When the fast growth after ``begun_s`` ended; ``begun_s`` if there was none."""
+    """Return when the fast growth after ``begun_s`` ended; ``begun_s`` if there was none.
+
+    None if that cannot be decided: too few samples, steady growth, or too short a time afterwards.
+    """
     keep = np.isfinite(series.value) & (series.t_s >= begun_s)
     t, value = series.t_s[keep], series.value[keep]
     blocks = min(_BLOCKS, t.size // _FEWEST_PER_BLOCK)

@@ -15,7 +15,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest
 
-_UNKNOWN_WARMUP = 0.1  # of the run, if nothing reports the end of warm-up
+_UNKNOWN_WARMUP = 0.1  # share of the run, if nothing reports the end of warm-up
 PAUSES = ("drain", "idle")
 _TRAFFIC = ("warmup", "steady", "resume")
 _ENDS = (Crash, Interrupted)
@@ -23,8 +23,10 @@ _ENDS = (Crash, Interrupted)
 
 @dataclass(frozen=True)
 class Window:
-    """``steady`` is True if the engine declared the start or its series show it, False if the start
-    is only a time estimate.
+    """The judged time of a run.
+
+    ``steady`` is True if the engine reported the start or its series show it, and False if the
+    start is only an estimate.
     """
 
     start_s: float
@@ -69,7 +71,7 @@ def judged_window(record: RunRecord) -> Window | None:
 
 
 def _steady_s(record: RunRecord) -> float | None:
-    """When the target reported being steady, or a watched one was seen to be."""
+    """Return when the target reported being steady, or when a watched target became steady."""
     steady = record.last_event(Steady)
     if steady is not None:
         return steady.t_s
@@ -92,7 +94,7 @@ def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
 def _pauses(
     record: RunRecord, start: float, end: float
 ) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Return the stretches without traffic; a pause that never ends closes the window instead."""
+    """Return the pauses of traffic, and the window's end: a pause that does not end closes it."""
     pauses: list[tuple[float, float]] = []
     opened: float | None = None
     for t, name in _phases(record):
