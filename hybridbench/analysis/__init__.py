@@ -1,3 +1,4 @@
-"""Pure statistics: takes a run's series and returns findings and a verdict.  It imports neither
-torch nor an engine and reads neither clock nor file.
+"""Judge a run: pure functions from its series and events to findings and a verdict.
+
+Nothing here imports torch or an engine, or reads a clock or a file.
 """

@@ -1,7 +1,7 @@
 """Contain the failure of one part of the analysis in a finding that names the part.
 
 A run's verdict combines many independent analyses.  Each is called through a ``Boundary``, which
-records any exception it raises; the others continue, and the verdict lists what is missing from it
+records any exception it raises; the others continue, and the verdict lists the missing parts
 (``findings/incomplete.py``).
 """
 
@@ -15,13 +15,13 @@ from hybridbench.records.verdict import Failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
-O = TypeVar("O")  # noqa: E741  # the fallback when there is no T
+O = TypeVar("O")  # noqa: E741  # type of the fallback value
 
 
 class Boundary:
     """Call the parts of one analysis and record their failures in order.
 
-    Running out of memory counts as a failure too: the other parts may need less.
+    Running out of memory also counts as a failure, because the other parts may need less.
     """
 
     def __init__(self, *, guarded: bool = True) -> None:

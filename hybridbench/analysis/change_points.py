@@ -1,9 +1,9 @@
 """Lasting changes in a series of nightly runs, found by rank statistics and a permutation test.
 
 There is one value per night, so the values are few, and they are not normal.  A split is scored by
-the distance between the mean ranks of its two sides; the best split is accepted if random
-permutations of the same values almost never contain one as good, which accounts for the search
-over all places.  The test assumes that nights without a change are exchangeable: a machine that
+the distance between the mean ranks of its two sides.  The best split is accepted if random
+permutations of the same values almost never contain one as good, which accounts for the search over
+all positions.  The test assumes that nights without a change are exchangeable; a machine that
 drifts for weeks violates that.
 """
 
@@ -32,8 +32,8 @@ class Change:
     Args:
         at: position of the first run after the change.
         before, after: medians of the stretches on either side.
-        p_value: how often chance splits such values as well; None for a single new value, which is
-            compared with the spread of the values before it.
+        p_value: probability that permuted values have as good a split; None for a single new value,
+            which is compared with the spread of the values before it.
     """
 
     at: int
@@ -89,7 +89,7 @@ def _best_split(value: FloatArray) -> tuple[int, float] | None:
 
 
 def _scores(ranks: FloatArray) -> FloatArray:
-    """For each row and split: the standardised distance between the mean ranks of its sides."""
+    """Return [rows, splits]: the standardised distance between the mean ranks of the two sides."""
     count = ranks.shape[1]
     first = np.arange(FEWEST_ON_A_SIDE, count - FEWEST_ON_A_SIDE + 1)
     sums = np.cumsum(ranks, axis=1)[:, first - 1]

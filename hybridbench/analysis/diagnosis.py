@@ -1,9 +1,9 @@
 """Attribute a run's memory growth: retained, uncollected, cache, allocator, unexplained.
 
 The diagnosis reads memory after each stage at the end of the run, and a forked child rehearsed the
-same stages at the first idle baseline.  The growth between the two is then the sum of what each
-stage frees beyond what it freed at the baseline, and of what no stage frees; heap surveys show
-which objects those are.
+same stages at the first idle baseline.  The growth between the two is the sum of two parts: the
+memory that each stage frees beyond what it freed at the baseline, and the memory that no stage
+frees.  Heap surveys show which objects those are.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import Allocations, DiagnosisBaseline, DiagnosisStages
 from hybridbench.records.heap import Cycle, RetainedObjects, StageReading, Survey, ViewedStorage
 
-# Idle memory fluctuates by this much by itself: splitting smaller growth is meaningless.
+# Idle memory fluctuates by this much, so splitting smaller growth is meaningless.
 GROWTH_MIN_BYTES = 4 * 2**20
 
 
 class PartKind(StrEnum):
-    """Where grown memory is."""
+    """What holds the additional memory."""
 
     RETAINED = "retained"
     COLLECTOR = "waiting for the collector"
@@ -49,7 +49,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What was waiting for a full collection at the end."""
+    """Objects that were waiting for a full collection at the end."""
 
     objects: int = 0
     size_bytes: float = 0.0
@@ -97,7 +97,7 @@ class Diagnosis:
     holdings: tuple[Holding, ...]
     stages: tuple[StageRow, ...]
     sites: Mapping[str, Site] = field(default_factory=dict)  # by the class that is removed
-    views: tuple[ViewedStorage, ...] = ()  # those keeping much more than at the baseline
+    views: tuple[ViewedStorage, ...] = ()  # only those that keep much more than at the baseline
     allocations: Allocations | None = None
     notes: tuple[str, ...] = ()
 
@@ -149,7 +149,7 @@ class _Readings:
         return self.after.get("rest", 0.0) - self.rest_then if self.rest_then is not None else 0.0
 
     def more_given(self, stage: str) -> float:
-        """How much more ``stage`` freed than at the baseline."""
+        """Return how much more ``stage`` freed at the end than at the baseline."""
         return _given(self.after, stage) - _given(self.rehearsed, stage)
 
     def rows(self) -> Iterable[StageRow]:
@@ -164,7 +164,7 @@ def _by_stage(readings: Iterable[StageReading]) -> dict[str, float]:
 
 
 def _given(after: Mapping[str, float], stage: str) -> float:
-    """What ``stage`` freed: memory after the previous stage less memory after it."""
+    """Return how much ``stage`` freed: memory after the previous stage less memory after it."""
     names = list(after)
     position = names.index(stage) if stage in after else 0
     return after[names[position - 1]] - after[stage] if position else 0.0
@@ -178,14 +178,14 @@ def _parts(
     allocator = readings.more_given("trim") + readings.more_given("device")
     kept = growth - collector - flushed - allocator
     dragged = sum(row.objects.size_bytes for row in holdings if row.objects.dragged)
-    # Objects reachable from cached nodes by neighbour pointers go with a flush but are no cache.
+    # A flush also frees objects that cached nodes reach by neighbour pointers; they are not cache.
     hung = min(dragged, max(0.0, flushed))
     held = sum(
         row.objects.size_bytes for row in holdings if not row.objects.dragged and not row.in_cache
     )
     unknown = kept - held - (dragged - hung)
-    # Garbage may share arenas with live objects; then freeing it returns no memory, but it is still
-    # part of the growth.
+    # Garbage may share arenas with live objects.  Freeing it then returns no memory, but it is
+    # still part of the growth.
     stuck = max(0.0, garbage.size_bytes - weighed_then - max(0.0, collector))
     stuck = min(stuck, max(0.0, unknown))
 
@@ -237,7 +237,7 @@ def _garbage(survey: Survey) -> Garbage:
 
 
 def _registered(record: RunRecord) -> frozenset[str]:
-    """Classes whose instances the engine accounts for: their holders belong to its structure."""
+    """Classes whose instances the engine accounts for; a holder among them is part of the cache."""
     return frozenset(name.split(".")[1] for name in record.series if name.startswith("instances."))
 
 

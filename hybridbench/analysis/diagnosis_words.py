@@ -12,7 +12,7 @@ from hybridbench.foundation.units import format_bytes, format_duration, format_p
 from hybridbench.records.heap import RetainedObjects, ViewedStorage
 
 _HOLDINGS_MAX = 3
-_SHARE_NAMED = 0.01  # of the growth; imports and library caches stay below it
+_SHARE_NAMED = 0.01  # minimum share of the growth; imports and library caches stay below it
 OBJECTS_MIN = 32
 _PARTS: Final[Mapping[PartKind, str]] = {
     PartKind.RETAINED: "is still referenced",
@@ -113,8 +113,10 @@ def _held(found: Diagnosis) -> Iterable[str]:
 
 
 def _is_named(row: Holding, found: Diagnosis) -> bool:
-    """Whether these objects are worth naming: always if they left their structure but stay
-    reachable, otherwise only outside the cache and above a minimum share.
+    """Whether these objects are worth naming.
+
+    They are if they left their structure but stay reachable, or if they are outside the cache and
+    above a minimum share of the growth.
     """
     if row.objects.dragged:
         return True
@@ -181,7 +183,7 @@ def _relevant_sites(found: Diagnosis) -> list[Site]:
 
 
 def _rest(found: Diagnosis) -> Iterable[str]:
-    """Describe all parts of the growth in one sentence; together they are the total."""
+    """Describe all parts of the growth in one sentence; they add up to the total."""
     if found.explained is None:
         yield "The growth is too small to attribute."
         return

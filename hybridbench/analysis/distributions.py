@@ -1,6 +1,6 @@
 """Quantiles, exact tests and autocorrelation, with numpy alone.
 
-scipy is the oracle in the tests; importing it would cost every command half a second.
+The tests compare these with scipy; importing scipy would cost every command half a second.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def wilson_interval(successes: float, trials: float, z: float = 1.96) -> tuple[f
 
 
 def autocorrelation(residuals: FloatArray, fitted: int, most: float) -> float:
-    """AR(1) autocorrelation of residuals, clipped to between 0 and ``most``; 0 if all are zero.
+    """AR(1) autocorrelation of residuals, clipped to [0, ``most``]; 0 if all residuals are zero.
 
-    Corrected for the bias from fitting ``fitted`` coefficients: Kendall's correction for a mean is
-    (1 + 3 phi) / n, and each further coefficient adds about (1 + phi) / n.
+    It is corrected for the bias from fitting ``fitted`` coefficients: Kendall's correction for a
+    mean is (1 + 3 phi) / n, and each further coefficient adds about (1 + phi) / n.
     """
     energy = float(residuals @ residuals)
     if energy <= 0:
@@ -116,8 +116,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def fisher(*tables: tuple[int, int, int, int]) -> float:
-    """Fisher's exact test, one-sided: the probability that at least this many of the wrong items
-    have a trait by chance, given how many of all items have it.
+    """Fisher's exact test, one-sided.
+
+    Return the probability that at least this many of the wrong items have a trait by chance, given
+    how many of all items have it.
 
     Args:
         tables: each (wrong with the trait, wrong, right with the trait, right).  Several tables

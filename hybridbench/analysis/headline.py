@@ -1,4 +1,4 @@
-"""The sentences about a whole verdict: its headline, and what the run rules out."""
+"""Write the sentences about a whole verdict: its headline, and the growth that it rules out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hybridbench.records.verdict import (
 
 
 def in_words(verdict: Verdict) -> Verdict:
-    """Return ``verdict`` with its headline and with what it rules out.
+    """Return ``verdict`` with its headline and the sentence on what it rules out.
 
-    The findings' sentences are made here, so that an error in one surfaces here.
+    The findings' sentences are also made here, so that an error in one of them is raised here.
     """
     bounds = verdict.bounds
     for finding in verdict.findings:
@@ -35,7 +35,7 @@ def in_words(verdict: Verdict) -> Verdict:
 
 
 def in_codes(verdict: Verdict) -> Verdict:
-    """Return ``verdict`` with its findings' codes, for when its sentences cannot be made."""
+    """Return ``verdict`` with its findings' codes, in case its sentences cannot be made."""
     findings = tuple(map(_in_codes, verdict.findings))
     return replace(verdict, findings=findings, headline=findings[0].title if findings else "")
 
@@ -65,13 +65,13 @@ def _more(verdict: Verdict) -> str:
 
 
 def in_headline(verdict: Verdict, finding: Finding) -> bool:
-    """Whether ``verdict``'s headline contains the full title of ``finding``, one of its own."""
+    """Whether the headline of ``verdict`` contains the full title of its ``finding``."""
     room = headline_room(verdict.kind, _more(verdict))
     return finding is verdict.findings[0] and len(finding.title) <= room
 
 
 def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> float:
-    """Return the length from the table of gated metrics; memory samples span slightly less."""
+    """Return the judged length as in the table of gated metrics; memory samples span less."""
     start_s, end_s = window_s or memory.window_s
     return end_s - start_s
 
@@ -79,8 +79,9 @@ def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> flo
 def can_rule_out(
     run: Bounds, window_s: tuple[float, float] | None = None, *, valid: bool = True
 ) -> str:
-    """Say in one sentence what the run's memory rules out, and the smallest leak it would have
-    reported; nothing unless the run is ``valid``.  For memory that leaks, its growth.
+    """Return a sentence on the growth that the run rules out and the smallest leak it would report.
+
+    A run that is not ``valid`` rules out nothing.  If memory leaks, the sentence gives its growth.
     """
     memory = run.memory
     if memory is None:

@@ -77,7 +77,8 @@ _FIRST_LOOK = 0.5
 def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     """Return the verdict of a finished run, or of another program's series, with all its evidence.
 
-    A failing analysis becomes a finding, and the others still count; unless ``guarded``, it raises.
+    If an analysis fails, that becomes a finding, and the others still count; unless ``guarded``, it
+    raises.
     """
     boundary = Boundary(guarded=guarded)
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
@@ -90,7 +91,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     growing = boundary.listed("the heaps of the processes", growing_heaps, facts)
     result = with_processes(record, result, judged, growing, boundary)
     if facts.parts:
-        # Coverage can be met only by all segments together.
+        # Coverage is counted over all segments together.
         covered = boundary.listed("the coverage", coverage_findings, facts)
         result = replace(result, findings=(*result.findings, *covered))
     # Levels come from the segment with the longest judged window; slopes from the whole run.
@@ -108,7 +109,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += unreadable_findings(beyond)
     findings += boundary.listed("restarts", restart_findings, facts.record)
-    # From all segments together: wrong answers add up, whichever worker gave them.
+    # Wrong answers are counted over all segments, whichever worker gave them.
     for answers in (wrong_answer_findings, repeated_answer_findings):
         findings += boundary.listed("the answers", answers, facts.record)
     verdict = _verdict(facts, result, findings, boundary)
@@ -116,7 +117,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
 
 
 def judge_so_far(record: RunRecord) -> Verdict:
-    """Return the verdict as if the run ended now, for the live view: coarser, no thresholds."""
+    """Return a coarser verdict for the live view, as if the run ended now, without thresholds."""
     boundary = Boundary()
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
@@ -132,7 +133,7 @@ def judge_so_far(record: RunRecord) -> Verdict:
 
 
 def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
-    """Judge everything that one worker's time shows."""
+    """Run every analysis on one segment."""
     metrics = _trends(facts, Effort(), boundary)
     decay = boundary.value("the cost of work", Decay(), judge_decay, facts)
     exact = _exact(facts, boundary)
@@ -151,7 +152,7 @@ def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
 
 
 def _judge_so_far(facts: Facts, boundary: Boundary) -> SegmentResult:
-    """Judge one worker's time for the live view: no trend of a young run is a leak."""
+    """Judge one segment for the live view; no trend of a young run is a leak."""
     metrics = _trends_so_far(facts, boundary)
     findings = [
         *_exact(facts, boundary),
@@ -174,7 +175,7 @@ def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
         *run("liveness", liveness_findings, facts),
         *run("impossible counts", sanity_findings, facts.record),
     ]
-    # The engine's report is a separate finding only if no exact finding shows the same.
+    # The engine's report is a separate finding only if no exact finding covers it.
     known += run("the engine's own checks", violation_findings, facts, known)
     known += run("the worker's end", crash_findings, facts.record)
     known += run("the worker's log", log_findings, facts.record, known)
@@ -211,15 +212,15 @@ def _pooled(facts: Facts, parts: Sequence[SegmentResult], boundary: Boundary) ->
     """Combine the results of all segments; without a resume, return the only segment's."""
     if len(parts) == 1:
         return parts[0]
-    # If they cannot be combined: what each found, without a common rate.
+    # If pooling fails, keep the findings of each segment, without a common rate.
     every = tuple(finding for part in parts for finding in part.findings)
     apart = SegmentResult(None, (), every, ())
     pooled = boundary.value("all segments together", apart, pool_segments, parts)
-    # A metric decided only by all segments together has no finding yet.
+    # A metric that only all segments together decide has no finding yet.
     named = {finding.subject for finding in pooled.findings}
     untold = [result for result in pooled.metrics if result.metric not in named]
     ended = boundary.listed("how the run ended", _cut_short, facts, pooled.window)
-    # If no segment proves anything, each has already said how it ended.
+    # If no segment is conclusive, their findings already include how each ended.
     told = {(finding.kind, finding.subject) for finding in pooled.findings}
     findings = (
         *pooled.findings,
@@ -243,7 +244,7 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
 
 
 def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Finding]:
-    """Report an extension that ended unsettled: one clean look at its end is not enough."""
+    """Yield a finding if an extension ended unsettled: one clean look at its end is not enough."""
     ended = facts.last.last_event(ExtensionEnded)
     if ended is None or ended.settled:
         return
@@ -261,7 +262,7 @@ def _no_window(facts: Facts) -> Finding:
 def _verdict(
     facts: Facts, result: SegmentResult, findings: Sequence[Finding], boundary: Boundary
 ) -> Verdict:
-    """Build the verdict from the worst finding; failed parts of the analysis are findings too."""
+    """Build the verdict; the worst finding decides, including those about failed analyses."""
     memory = memory_result(result.metrics) or worst_memory(result.metrics)
     if memory is not None and facts.parts:
         memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
@@ -289,7 +290,7 @@ def _verdict(
 
 
 def with_failures(verdict: Verdict, failures: Sequence[Failure], file: str) -> Verdict:
-    """Return ``verdict`` with failures of the run's report: no CLEAN without its report.
+    """Return ``verdict`` with the failures of the run's report, without which it is not CLEAN.
 
     ``file`` has the tracebacks.
     """

@@ -22,10 +22,10 @@ FEWEST_SAMPLES = 8
 CONFIDENCE = 0.95
 
 _Z = 1.959964
-# Levels such as memory are correlated over hundreds of samples.
+# High, because levels such as memory are correlated over hundreds of samples.
 _MAX_PHI = 0.999
 _QUANTILES = {Stat.P50: 0.5, Stat.P95: 0.95, Stat.P99: 0.99}
-# Stored with every verdict, so that runs can be compared without their samples.
+# Levels stored with every verdict, so that runs can be compared without their samples.
 _STORED: tuple[tuple[str, Stat], ...] = (
     ("throughput_tokens_per_s", Stat.MEAN),
     ("requests_per_s", Stat.MEAN),
@@ -42,8 +42,8 @@ _STORED: tuple[tuple[str, Stat], ...] = (
 class Measured:
     """A value with its 95% interval.
 
-    The interval's half-width is proportional to the judged time to the power of -``narrows``; 0 if
-    more time does not narrow it.
+    The interval's half-width is proportional to the judged time to the power of -``narrows``, which
+    is 0 if more time does not narrow the interval.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Measured:
 
 
 def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, ...]:
-    """Return the levels that every verdict contains, as far as they were sampled."""
+    """Return the levels that every verdict contains, except those without enough samples."""
     if window is None:
         return ()
     found_levels = []
@@ -67,7 +67,7 @@ def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, .
 
 
 def judged_values(record: RunRecord, window: Window, name: str) -> FloatArray:
-    """Return the samples of ``name`` in the window; in its pauses, if sampled only there."""
+    """Return the samples of ``name`` in the window, or in its pauses if there are no others."""
     series = record.series.get(name)
     if series is None:
         return np.zeros(0)
@@ -101,7 +101,7 @@ def finite(value: float) -> float | None:
 
 
 def _quantile(value: FloatArray, share: float) -> Measured:
-    """Estimate from ranks, valid for any distribution; infinite where the samples do not reach."""
+    """Estimate a quantile by ranks, for any distribution; an end beyond the samples is infinite."""
     ranked = np.sort(value)
     worth = _worth(value)
     spread = _Z * math.sqrt(share * (1.0 - share) / worth)

@@ -1,4 +1,4 @@
-"""What a reader must know about a run besides its findings: how it went, and what was not seen."""
+"""Notes on a run besides its findings: how it went, and which metrics have no samples."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from hybridbench.records.events import (
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
 
-# Counts of requests that were not served: failed, or refused with a status not about the request.
+# Counters of requests that failed, or were refused with a status unrelated to the request itself.
 _REFUSED: Final = "events.requests_rejected."
 _NOT_SERVED: Final = (
     "events.requests_failed.",
     *(f"{_REFUSED}{status}" for status in (401, 403, 429, 503)),
 )
 _ASKED_TO_WAIT: Final = "events.requests_asked_to_wait"
-_WORTH_A_NOTE: Final = 0.01  # of all requests
-# Minimum rise relative to the memory before it that is worth a note.
+_WORTH_A_NOTE: Final = 0.01  # share of all requests
+# Minimum rise worth a note, as a share of the memory before it.
 _SHARE_OF_A_FILL = 0.1
 _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
     (DiskFull, "the disk was full"),
@@ -54,8 +54,9 @@ _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
 
 
 def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[str]:
-    """Yield how the run went and what that leaves undecided, one sentence each; ``metrics`` are
-    the final results.
+    """Yield sentences on how the run went and what that leaves undecided.
+
+    ``metrics`` has the final results.
     """
     record = facts.record
     yield from _how_it_ended(facts)
@@ -81,9 +82,9 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
 
 
 def not_seen(facts: Facts) -> tuple[str, ...]:
-    """Return the gating metrics without any sample, each with what it would have shown."""
+    """Return the gated metrics without any sample, each with its meaning."""
     if facts.record.manifest.target.kind == OBSERVED:
-        return ()  # only what its manifest lists was promised
+        return ()  # such a target provides only the metrics that its manifest lists
     given_up = probes_left_out(facts.record)
     series = facts.record.series
     sampled = [unlabelled(n) for n, one in series.items() if len(one) and n not in given_up]
@@ -139,7 +140,7 @@ def _extended(facts: Facts) -> Iterable[str]:
 
 
 def _not_served(record: RunRecord) -> Iterable[str]:
-    """Report requests of ours that a server failed, or refused without regard to their contents."""
+    """Report our requests that a server failed, or refused regardless of their contents."""
     totals = {name: one.value[-1] for name, one in record.series.items() if len(one)}
     sent = totals.get("events.requests_submitted", 0.0)
     ends = (name for name in totals if name.startswith(_NOT_SERVED))
@@ -156,7 +157,7 @@ def _not_served(record: RunRecord) -> Iterable[str]:
 
 
 def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str]:
-    """Report that private memory rose before it was judged but no longer does: a fill, no leak."""
+    """Report that memory rose before the judged window and then levelled off, as for a fill."""
     memory = memory_result(metrics)
     series = facts.record.series.get(MEMORY)
     if memory is None or memory.outcome != VerdictKind.CLEAN or series is None:
@@ -175,7 +176,7 @@ def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str
 
 
 def _device_taken(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterable[str]:
-    """Report that more of the device was taken although its tensors did not grow, and by whom."""
+    """Report that reserved device memory grew although the tensors did not, and what took it."""
     tensors = next((result for result in metrics if result.metric == DEVICE_MEMORY), None)
     if tensors is None or tensors.outcome != VerdictKind.CLEAN:
         return
@@ -183,7 +184,7 @@ def _device_taken(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterabl
     (before, reserved), (_, between), (_, graphs) = (
         _change(record, name, *tensors.window_s) for name in names
     )
-    # Memory of graphs is judged by itself.
+    # Memory of CUDA graphs is a gated metric of its own.
     more = reserved - graphs
     if before > 0.0 and more >= _SHARE_OF_A_FILL * before:
         fragments = ": the memory fragments" if between >= more / 2 else ""
@@ -201,20 +202,20 @@ def _device_taken(record: RunRecord, metrics: Sequence[MetricResult]) -> Iterabl
 
 
 def _change(record: RunRecord, name: str, start_s: float, end_s: float) -> tuple[float, float]:
-    """A metric at the start, and by how much it was higher at the end; 0 without samples."""
+    """A metric at the start, and its rise until the end; zeros without samples."""
     series = record.series.get(name)
     value = () if series is None else series.between(start_s, end_s).value.tolist()
     return (value[0], value[-1] - value[0]) if value else (0.0, 0.0)
 
 
 def _reclaimed(record: RunRecord) -> Iterable[str]:
-    """Report what the worker released at the end: caches and slack are no leak; garbage counts."""
+    """Report what the worker released at the end: slack, cache and garbage."""
     given = record.last_event(Reclaim)
     if given is None:
         return
     steps = (given.after_trim_bytes, given.after_flush_bytes, given.after_collect_bytes)
     before = (given.at_rest_bytes, *steps)
-    # Memory allocated in between, for the answer itself, is not a release.
+    # Memory that is allocated in between, for the answer itself, can make a difference negative.
     trim, flush, collect = (
         format_bytes(max(0.0, held - left)) for held, left in zip(before, steps, strict=False)
     )
@@ -225,7 +226,7 @@ def _reclaimed(record: RunRecord) -> Iterable[str]:
 
 
 def _cpu_wait(facts: Facts) -> Iterable[str]:
-    """Report how long the worker waited for a CPU, which is the effect of a busy machine."""
+    """Report how long the worker waited for a CPU, because the machine was busy."""
     waits = facts.record.series.get("worker_cpu_wait_s")
     if waits is None:
         return
@@ -241,7 +242,7 @@ def _cpu_wait(facts: Facts) -> Iterable[str]:
 def _measurement_overhead(record: RunRecord) -> Iterable[str]:
     stopped = record.series.get("probe_stop_s")
     if record.manifest.target.kind == OBSERVED:
-        return  # listed by process in the table of what the probes saw and cost
+        return  # the table of probes lists the overhead by process
     if stopped is None or len(stopped) < 2:
         return
     elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])

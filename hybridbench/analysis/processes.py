@@ -1,4 +1,4 @@
-"""The trends of every process with a role; each is judged like a run with one process."""
+"""Judge the trends of every process with a role, each like a run with a single process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
 # A process whose last sample is this much older than another's ended earlier.
 _OVER_S: Final = 10.0
 _OVER_SHARE: Final = 0.05
-# A process that was replaced this often, each time before it could be judged, never can be.
+# A process that was replaced this often before it could be judged will never be judged.
 _REPLACED: Final = 4
 
 Judged = Callable[[Facts, frozenset[str]], Sequence[MetricResult]]
@@ -41,11 +41,10 @@ def with_processes(
     growing: Sequence[Growing],
     boundary: Boundary,
 ) -> SegmentResult:
-    """Add to ``result`` the trends of the run's processes, each named with its labels, and what the
-    processes keep.
+    """Add to ``result`` the trends of the run's processes, and findings on what they keep.
 
-    ``judged`` returns the trends of one segment of a process, for some of its metrics; ``growing``
-    is what grows in their heaps.
+    Metrics and subjects get the labels of their process.  ``judged`` returns the trends of one
+    segment of a process, for some of its metrics; ``growing`` has the growth in their heaps.
     """
     views = boundary.value("the processes", [], process_views, record)
     allowed = Allowance()
@@ -88,13 +87,13 @@ def _with_views(
 
 
 def _start_s(owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]]) -> float:
-    """Return when the judged windows begin, where the run's baseline of memory is read."""
+    """Return when the first judged window begins; memory growth is measured from there."""
     windows = [facts.window for _, facts, _ in owned if facts.window is not None]
     return min((window.start_s for window in windows), default=0.0)
 
 
 def _piles_up(result: MetricResult) -> bool:
-    """Whether a process has more and more children: there are always some too young to judge."""
+    """Whether a process has more and more children, some of which are always too young to judge."""
     rate = result.rate_per_hour
     growing = rate is not None and rate.lower > 0 and result.outcome != VerdictKind.CLEAN
     return growing and unlabelled(result.metric) == "children"
@@ -103,9 +102,11 @@ def _piles_up(result: MetricResult) -> bool:
 def _decidable(
     view: ProcessView, results: Sequence[MetricResult], last_s: float, more_come: bool
 ) -> Sequence[MetricResult]:
-    """Drop from ``results`` what a longer run would not decide: what a process had no time for if
-    it ended before the others, is replaced again and again, or if ``more_come``; and what continues
-    under another name and is judged there.
+    """Drop the undecided results that a longer run would not decide.
+
+    These are results without a rate if the process ended before the others, is replaced again and
+    again, or ``more_come``; and those of an ended process that continues under another name, where
+    it is judged.
     """
     over = view.last_s < last_s - max(_OVER_S, _OVER_SHARE * last_s)
     young = over or more_come or len(view.record.all_events(Segment)) >= _REPLACED
@@ -118,7 +119,7 @@ def _decidable(
 
 
 def worst_memory(results: Sequence[MetricResult]) -> MetricResult | None:
-    """Return private memory of the process that leaks, or may grow, the most; None without any."""
+    """Return private memory of the process that leaks or may grow the most, or None."""
     found = [one for one in results if unlabelled(one.metric) == MEMORY]
     return max(found, key=_growth, default=None)
 

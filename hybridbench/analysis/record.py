@@ -1,4 +1,4 @@
-"""A run as the analysis sees it: manifest, series and rare events, nothing else."""
+"""The analysis's input: a run's manifest, series and rare events."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ class Series:
 
 @dataclass(frozen=True)
 class LatencySeries:
-    """One latency over time: in the interval that ends at ``t_s``, ``count`` durations fell into
-    ``bucket`` of a ``LatencyHistogram``.  An interval has one entry per bucket.
+    """One latency over time, as histograms of successive intervals.
+
+    In the interval that ends at ``t_s``, ``count`` durations fell into ``bucket`` of a
+    ``LatencyHistogram``.  An interval has one entry per bucket that is not empty.
     """
 
     t_s: FloatArray  # non-decreasing
@@ -91,7 +93,7 @@ SCRAPED: Final = "scraped."
 # Counters of the exporter and its interpreter, after the prefix: they always move.
 OF_EXPORTER: Final = ("process_", "python_")
 
-# For the bundled engine, and for engines with the same wire protocol.
+# Drivers of the bundled engine, and of engines with the same wire protocol.
 BUNDLED_DRIVERS: Final = Drivers(
     works=("events.finishes", "events.output_tokens", "events.prompt_tokens"),
     requests="events.finishes",
@@ -99,13 +101,15 @@ BUNDLED_DRIVERS: Final = Drivers(
 )
 
 
-# Parts of the names of a target's counters that measure its work, the most informative first.
+# Substrings of the names of a target's counters that measure its work, most informative first.
 _TELLING: Final = ("finish", "success", "complet", "request", "token")
 
 
 def observed_drivers(names: Iterable[str]) -> Drivers:
-    """Return the drivers of a target of another make: our load client's counters if it sends the
-    traffic, and the target's own counters, chosen by name.
+    """Return the drivers of a target that is not the bundled engine.
+
+    They are our load client's counters, if it sends the traffic, and the target's own counters,
+    ranked by name.
     """
     names = list(names)
     ranked = sorted(
@@ -125,8 +129,8 @@ def observed_drivers(names: Iterable[str]) -> Drivers:
 class Gate:
     """How one series is judged: direction, unit and floors come from its ``spec``.
 
-    ``limit_per_hour`` is the largest tolerable worsening, if it exceeds a margin; ``collected``
-    means that a garbage collector empties it.
+    ``limit_per_hour`` is the largest tolerated worsening; None for the usual tolerance.
+    ``collected`` means that a garbage collector empties the level.
     """
 
     spec: MetricSpec
@@ -138,7 +142,7 @@ class Gate:
 class RunRecord:
     """Everything recorded about a stored run.
 
-    ``gates`` come with undeclared series, by name: then only these series are judged.
+    ``gates`` is set for undeclared series, by name; then only these series are judged.
     """
 
     manifest: Manifest

@@ -1,7 +1,7 @@
 """Judge series that another program recorded, with the same analysis as a run's own.
 
-There is no engine to query here: no steady event unless the caller gives its time, no checkpoints,
-and only the counters in the file.  So verdicts rest on trends alone, and state their limits.
+There is no engine to query: no steady event unless the caller gives its time, no checkpoints, and
+only the counters in the file.  So verdicts are based on trends alone, and state their limits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
 _GAP_SHARE_NOTED = 0.02
 _GAP_SHARE_MAX = 0.5
-# The trend has up to three steps; these may be those of the last digit.
+# A fitted trend has up to three steps, which may be steps of the last digit.
 _FEW_STEPS = 3.5
 _SHARE_WITHOUT_UNIT = 0.002  # per hour
 _MOST_WORKS = 2
@@ -50,12 +50,12 @@ class ExternalSeries(Series):
     """One column: samples in seconds from the file's start, NaN where nothing was read.
 
     Args:
-        unit: of the values; a count of whatever the column counts if it is not ``unit_known``.
-        decays: whether growth means decay (slower, less) rather than something held.
-        collected: whether a garbage collector empties it.
-        without_cache: what to record instead of a total that contains the page cache.
-        may_count: whether it may count events, or data on a disk.
-        step: the last digit that was written, in ``unit``; 0 if it is unknown.
+        unit: unit of the values; a count of unknown things if it is not ``unit_known``.
+        decays: whether growth means decay (slower, less) rather than held memory or slots.
+        collected: whether a garbage collector empties the level.
+        without_cache: what to record instead, if the column includes the page cache.
+        may_count: whether the column may count events, or data on a disk.
+        step: the value of the last digit that was written, in ``unit``; 0 if unknown.
     """
 
     unit: Unit
@@ -70,13 +70,13 @@ class ExternalSeries(Series):
 
 @dataclass(frozen=True)
 class TrendContext:
-    """The caller's question about a file.
+    """The caller's knowledge and thresholds for the columns of a file.
 
     Args:
         works: cumulative counters of work done, by name.
         steady_s: when steady state began, in the file's seconds; None if unknown.
-        thresholds: greatest tolerated worsening in units per hour, by column.
-        loads: requests in flight, in one or more columns.
+        thresholds: largest tolerated worsening in units per hour, by column.
+        loads: columns of requests in flight.
     """
 
     works: Sequence[Series] = ()
@@ -87,7 +87,10 @@ class TrendContext:
 
 @dataclass(frozen=True)
 class JudgedSeries:
-    """The verdict on one column.  Rates are of worsening: for a level that must not fall, falls."""
+    """The verdict on one column.
+
+    Rates are positive for worsening, which is a fall for a level that must not fall.
+    """
 
     name: str
     verdict: VerdictKind
@@ -104,7 +107,7 @@ def judge_series(
 ) -> JudgedSeries | None:
     """Judge one column; return None if it has fewer than two readings.
 
-    If the analysis fails, the column is undecided and says so; it raises unless ``guarded``.
+    If the analysis fails, the column is undecided for that reason; unless ``guarded``, it raises.
     """
     boundary = Boundary(guarded=guarded)
     judged = boundary.value(f"column {series.name}", None, _judged, series, falls, question)
@@ -161,14 +164,14 @@ def _row(series: ExternalSeries, result: MetricResult) -> JudgedSeries:
 def _record(
     series: ExternalSeries, question: TrendContext, stretch: tuple[float, float], gate: Gate
 ) -> RunRecord:
-    """Build a record: the column, the counters and load to compare with, and the steady time."""
+    """Build a record of the column, the counters and load to compare with, and the steady time."""
 
     def read(beside: Sequence[Series]) -> dict[str, Series]:
         found = {one.name: _readings(one, stretch) for one in beside if one.name != series.name}
         return {name: one for name, one in found.items() if len(one) >= 2}
 
     works = read(question.works[:_MOST_WORKS])
-    # Load is not explained by load.
+    # A column of load is not itself explained by the load.
     of_load = any(load.name == series.name for load in question.loads)
     loads = {} if of_load else read(question.loads)
     first = question.works[0].name if question.works else ""
@@ -183,9 +186,9 @@ def _record(
 
 
 def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) -> MetricSpec:
-    """Return the floors of a run's own metrics; a threshold replaces them.
+    """Return the spec of a column, with the floors of a run's own metrics or the threshold.
 
-    A column without a unit is measured against its own size, so that its unit cannot matter.
+    The floor of a column without a unit is a share of its size, so that its unit does not matter.
     """
     if threshold is not None:
         floor, share = threshold, 0.0
@@ -194,7 +197,7 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
     elif series.unit in (Unit.COUNT, Unit.SLOTS) and series.unit_known:
         floor, share = 1.0, 0.0002
     else:
-        # 1 if all values are 0, so that the limit differs from them.
+        # Use 1 if all values are 0, so that the limit is above them.
         size = float(np.median(np.abs(value))) or float(np.mean(np.abs(value))) or 1.0
         floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
     spec = MetricSpec(
@@ -218,8 +221,8 @@ def _doubted(
 ) -> MetricResult:
     """Withdraw a verdict that the data cannot support; otherwise return ``result``.
 
-    Doubtful are growth that may be cache or a count, and bounds from a series with gaps, with few
-    digits or of several processes.  A threshold decides in spite of what a column may be.
+    Growth is doubtful if it may be page cache or a count.  A bound is doubtful if the series has
+    gaps or few digits, or may be of several processes.  With a threshold, growth is never doubtful.
     """
     grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
     grows = grows and result.limit_per_hour is None
@@ -241,8 +244,10 @@ def _doubted(
 
 
 def _rises_coarsely(series: ExternalSeries, result: MetricResult) -> bool:
-    """Return whether the series rose so little that its last digit decides: by a few steps of it,
-    or within its bound for CLEAN, which one step more would exceed.
+    """Return whether the series rose so little that its last digit decides the outcome.
+
+    It rose by only a few steps of that digit, or stayed within its bound for CLEAN, which a single
+    step would exceed.
     """
     value = only_readings(series.between(*result.window_s)).value
     tenth = 1 + value.size // 10
@@ -276,7 +281,7 @@ def _readings(series: Series, stretch: tuple[float, float]) -> Series:
 
 
 def _work_unit(name: str) -> str:
-    """Name one unit of a work counter: ``vllm:request_success_total`` counts request success."""
+    """Name one unit of a work counter: ``request success`` for ``vllm:request_success_total``."""
     head = unlabelled(name).rpartition(":")[2]
     for ending in ("_total", "_count", "_sum"):
         head = head.removesuffix(ending)

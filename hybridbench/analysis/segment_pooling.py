@@ -1,8 +1,8 @@
-"""Combine several segments: exact findings of any, growth rates weighted by precision.
+"""Combine a run's segments: the exact findings of all, and growth rates weighted by precision.
 
-Two workers are two measurements of one engine.  Each is judged alone; then growth rates are pooled
-by inverse variance, with the interval widened if they disagree by more than their own errors allow
-(Birge's ratio).
+Two workers are two measurements of one engine.  Each is judged alone; then their growth rates are
+pooled by inverse variance, and the interval is widened if they disagree by more than their own
+errors allow (Birge's ratio).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hybridbench.records.verdict import (
 )
 
 _Z95 = 1.959964
-# One-sided, as for a trend in one segment.
+# One-sided confidence for a leak, as for a trend in one segment.
 _LEAK_LEVEL = 0.999
 _MANY = 1e6
 # Reasons that only call for a longer segment.
@@ -61,7 +61,7 @@ _MERELY_SHORT = (
 class SegmentResult:
     """Results of one segment of a run, or of all segments together.
 
-    ``notes`` are what a reader must know besides the findings.
+    ``notes`` has what a reader must know besides the findings.
     """
 
     window: Window | None
@@ -69,11 +69,11 @@ class SegmentResult:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     decay: tuple[DecayResult, ...] = ()
-    pooled_s: float | None = None  # for several segments: how much of the window was judged
+    pooled_s: float | None = None  # for several segments: the judged part of the window
 
     @property
     def judged_s(self) -> float:
-        """How much was judged, without gaps between segments and later warm-ups."""
+        """The judged time, without gaps between segments and later warm-ups."""
         if self.pooled_s is not None:
             return self.pooled_s
         return 0.0 if self.window is None else self.window.duration_s
@@ -86,8 +86,8 @@ class SegmentResult:
 def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
     """Combine the results of all segments, in order.
 
-    An inconclusive segment (cut off before its window, gaps) contributes only its exact findings
-    and its notes; the run is inconclusive only if all segments are.
+    An inconclusive segment (cut off before its window, or with gaps) contributes only its exact
+    findings and its notes; the run is inconclusive only if all segments are.
     """
     proving = _proving(parts)
     metrics = tuple(_pooled_metrics(proving))
@@ -108,20 +108,21 @@ def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
 def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
     """Combine one metric over all segments that measured it.
 
-    LEAK if a segment says so, or if no segment saw enough alone and the pooled rate exceeds what
-    each worker may settle by; CLEAN if the pooled bound meets the limit; otherwise undecided.
+    It is a LEAK if any segment leaks, or if every segment is too short alone and the pooled rate
+    exceeds the growth by which each worker may settle; CLEAN if the pooled bound meets the limit;
+    otherwise undecided.
     """
     if len(results) == 1:
         return results[0]
     rates = [result.rate_per_hour for result in results if result.rate_per_hour is not None]
     if len(rates) < len(results):
-        # Segments with too few samples for a model would only blur the others.
+        # Drop segments with too few samples for a model, which would only widen the interval.
         known = [result for result in results if result.rate_per_hour is not None]
         return pool_metric(known or results[-1:])
     rate, one_sided = _pooled_rate(rates)
     last = results[-1]
     outcome, why = _outcome(results, rates, rate, one_sided)
-    # How much longer a segment must be, not how much of it the other segments have been.
+    # How much longer a single segment must be; the other segments do not count towards that.
     missing = [
         max(one.needed_s - (one.window_s[1] - one.window_s[0]), 0.0)
         for one in results
@@ -149,7 +150,7 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
 def _proving(parts: Sequence[SegmentResult]) -> list[SegmentResult]:
     """Return the segments whose rates count, without those cut off during their fill.
 
-    One that leaks counts without a steady event, too: it was long enough to be called a leak.
+    A segment that leaks counts even without a steady event: it was long enough to show a leak.
     """
     valid = [part for part in parts if part.window is not None and not part.is_invalid]
     if not any(_is_steady(part) for part in valid):
@@ -174,8 +175,8 @@ def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
     """Return the pooled rate with its 95% interval, and its one-sided bound at the leak level.
 
-    Where models disagree, an interval may reach much farther to one side, so each side is pooled
-    alone.
+    If models disagree, an interval may reach much farther to one side, so each side is pooled
+    separately.
     """
     value = np.array([rate.value for rate in rates])
     below = value - np.array([rate.lower for rate in rates])
@@ -209,8 +210,8 @@ def _outcome(
         reason = LeakingSegments(leaking=len(leaking), segments=count, last=last)
         return "LEAK", reason.why()
     settling = _settling_rate(results)
-    # A fading rate, or a fill without a steady event, is no leak however often it is seen; nor is
-    # what each worker may gain in the first minutes after its start.
+    # A fading rate, or a fill without a steady event, is not a leak, however many segments show it;
+    # nor is the growth of each worker in the first minutes after its start.
     merely_short = all(
         result.why is not None and result.why.code in _MERELY_SHORT for result in results
     )
@@ -224,7 +225,7 @@ def _outcome(
     if rate.lower > settling:
         return "INCONCLUSIVE", GrowingSegments(segments=count).why()
     bound = _bound(results)
-    # Without a limit, segments that are all clean are so together, though they may differ.
+    # Without a limit, segments that are all clean are clean together, even if their rates differ.
     is_clean = results[-1].limit_per_hour is None and all(r.outcome == "CLEAN" for r in results)
     if is_clean or (bound is not None and rate.upper < bound):
         return "CLEAN", BoundedTogether(segments=count, bound=bound).why()
@@ -255,8 +256,9 @@ def _is_handles(result: MetricResult) -> bool:
 
 
 def _bound(results: Sequence[MetricResult]) -> float | None:
-    """Return the bound for CLEAN: the limit, that of handles, or the tolerance of a segment that is
-    clean alone.
+    """Return the bound for CLEAN; None if there is none.
+
+    It is the limit, the bound of handles, or the largest tolerance of a segment that is clean.
     """
     limit = results[-1].limit_per_hour
     if limit is not None:
@@ -273,7 +275,7 @@ def _per_request(results: Sequence[MetricResult]) -> Rate | None:
 
 
 def _broken(lines: Sequence[tuple[float, ...]], *, at_end: bool = False) -> tuple[float, ...]:
-    """Join the lines with gaps between them: a NaN, at the time of the border."""
+    """Join the lines of all segments, with a NaN at each border (for times, the border's time)."""
     joined: list[float] = []
     for line in (line for line in lines if line):
         if joined:
@@ -283,7 +285,7 @@ def _broken(lines: Sequence[tuple[float, ...]], *, at_end: bool = False) -> tupl
 
 
 def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Finding]:
-    """Yield the findings of a segment that count for the run, whatever other segments show."""
+    """Yield the findings of a segment that count for the run."""
     for finding in part.findings:
         void = finding.verdict in (VerdictKind.INVALID, VerdictKind.INCONCLUSIVE)
         doubtful = part.is_invalid and not finding.exact
@@ -293,7 +295,7 @@ def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Find
 
 
 def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
-    """Merge findings that recur in several segments; the last saw it longest or latest."""
+    """Merge findings that recur in several segments; keep the one with most rates, or the last."""
     by_key: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         by_key.setdefault((finding.verdict, leak_kind(finding.kind), finding.subject), []).append(

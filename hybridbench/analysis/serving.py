@@ -1,4 +1,4 @@
-"""What a run served in its judged window: rates, latencies, errors, hit rate.  Judges nothing."""
+"""Summarise what a run served in its judged window: rates, latencies, errors and hit rate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MS = 1000.0
 
 _COMPUTED, _HITS = "prompt_tokens", "prefix_hit_tokens"
 _INPUT = (_COMPUTED, _HITS, "session_restored_tokens")
-# The engine refused or abandoned these requests; the last three are aborts as well.
-_REJECTED = "requests_rejected"
-# Failures counted by a load client, for a server of another make.
+_REJECTED = "requests_rejected"  # refused by the engine
+# Failures that the load client counts, for a server that is not the bundled engine.
 _FAILED = "requests_failed"
+# Requests that the engine abandoned; they also count as aborts.
 _GIVEN_UP = ("queue_limit_aborts", "queue_timeouts", "abort_no_room")
 _ABORTED = ("abort_queued", "abort_prefill", "abort_decode")
 
@@ -36,8 +36,10 @@ class _Served:
 
     @cached_property
     def stretches(self) -> Sequence[tuple[Facts, float, float]]:
-        """Each stretch of traffic from its first sample to its last: latencies are counted by
-        sampling interval, and counts and rates must cover the same requests.
+        """Each stretch of traffic, from its first sample to its last.
+
+        Latencies are counted by sampling interval, and counts and rates must cover the same
+        requests.
         """
         return [
             (facts, float(t_s[0]), float(t_s[-1]))
@@ -75,7 +77,7 @@ class _Served:
 
 
 def _sampled(facts: Facts, start_s: float, end_s: float) -> FloatArray:
-    """Return when finished requests were counted in a stretch of the run."""
+    """Return the times in a stretch of the run at which finished requests were counted."""
     series = facts.counters.series.get("finishes")
     if series is None:
         return np.zeros(0)
@@ -85,7 +87,7 @@ def _sampled(facts: Facts, start_s: float, end_s: float) -> FloatArray:
 def serving_results(facts: Facts, judged: Window | None) -> tuple[ServingResult, ...]:
     """Return one row per quantity recorded in the ``judged`` window; none without such a window.
 
-    Checkpoint pauses are excluded, together with what finished in them.
+    Checkpoint pauses are excluded, together with the requests that finished in them.
     """
     parts = [
         (part, part.window)

@@ -1,6 +1,6 @@
 """Decide from the verdicts so far when a run may stop early, and how far it is extended.
 
-Repeated looks eventually find a leak in any noise, and every fill looks like one while it lasts.
+Repeated looks eventually find a leak in any noise, and every fill looks like a leak while it lasts.
 So a trend counts only after ``steady`` or half of the planned time, and only if it holds over two
 looks; that keeps false stops as rare as false verdicts (detection.md, "When a run may stop early").
 """
@@ -17,8 +17,8 @@ from hybridbench.records.verdict import Finding, Verdict, VerdictKind, leak_kind
 # Share of the planned time after which a trend counts even without a ``steady`` event.
 FIRST_LOOK = 0.5
 
-# The two looks that agree must see different data: at least this far apart, both in seconds and as
-# a share of the judged time at the later one.
+# The two looks that agree must have different data: they must be at least this far apart, both in
+# seconds and as a share of the judged time at the later look.
 _APART_S = 60.0
 _APART_SHARE = 0.1
 
@@ -42,7 +42,7 @@ class Look:
 class StopReason:
     """Why the run ends now: ``word`` for the manifest, ``sentence`` for the user."""
 
-    word: str  # "leak", "bounded" or "exhaustion"
+    word: str  # "leak", "bounded", "exhaustion", "decided" or "decay"
     sentence: str
 
 
@@ -59,7 +59,7 @@ def decide(looks: Sequence[Look], planned_s: float, steady_at_s: float | None) -
 
 @dataclass(frozen=True)
 class _Stage:
-    """The looks together with the known facts about the run."""
+    """The looks so far, and the times that decide which of them count."""
 
     looks: Sequence[Look]
     planned_s: float
@@ -124,7 +124,7 @@ def _leaks(stage: _Stage) -> StopReason | None:
 
 
 def _bounded(stage: _Stage) -> StopReason | None:
-    """CLEAN at two looks after ``steady``, including the traffic that the profile requires."""
+    """Stop if two looks after ``steady`` are CLEAN and the profile's required traffic was seen."""
     steady_at_s = stage.steady_at_s
     if steady_at_s is None:
         return None
@@ -157,9 +157,10 @@ def is_undecided(verdict: Verdict) -> bool:
 def settled(looks: Sequence[Look]) -> StopReason | None:
     """Return the reason to end a run that has served its planned time, or None to extend it.
 
-    The first of ``looks`` is the one at the planned end; it decides alone unless its only problem
-    is a decay.  An extension looks at the data repeatedly, so a trend and its absence both need two
-    looks at clearly different data; findings that need no statistics end the run at once.
+    The first of ``looks`` is the one at the planned end.  It decides alone, unless it is undecided
+    or its only problem is a decay.  An extension looks at the data repeatedly, so a trend and its
+    absence both need two looks at clearly different data; findings that need no statistics end the
+    run at once.
     """
     last = looks[-1]
     decays = _only_decays(last.verdict)
