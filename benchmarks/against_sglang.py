@@ -1,7 +1,7 @@
 """Compare our caches with those of a released sglang on the same turns, block by block in one run.
 
-The two alternate in every block, in alternating order, so that a busy machine slows both; a ratio
-is their time for a block divided by ours for the same block.
+Both run every block, and the order alternates from block to block, so that a busy machine slows
+both.  A ratio is sglang's time for a block divided by ours for the same block.
 
     python -m benchmarks against-sglang PYTHON
 """
@@ -32,7 +32,7 @@ _NAME = 38
 
 @dataclass(frozen=True)
 class Case:
-    """The caches compared: the separate or the unified ones of a kind."""
+    """The caches to compare: the separate or the unified tree for one kind of contents."""
 
     kind: CacheKind
     page_size: int
@@ -76,8 +76,8 @@ class AgainstRow:
     Attributes:
         cache, case, version: the caches compared; ``cache`` and ``version`` are sglang's.
         ours_us, theirs_us: median microseconds per call by kind, over all blocks.
-        ours_us_per_turn, theirs_us_per_turn: time inside cache calls, median turn of a block.
-        ratio: theirs over ours of the latter, block by block.
+        ours_us_per_turn, theirs_us_per_turn: time inside cache calls in the median turn, per block.
+        ratio: ``theirs_us_per_turn`` over ``ours_us_per_turn``, block by block.
         ours_hit_rate, theirs_hit_rate: equal if both did the same work.
     """
 
@@ -101,7 +101,7 @@ def bench_against(
     warm_up_turns: int = 2_000,
     pattern: CachePattern | None = None,
 ) -> AgainstRow:
-    """Run ``blocks`` blocks of ``turns / blocks`` turns on both.
+    """Run ``blocks`` blocks of ``turns / blocks`` turns on both caches.
 
     Args:
         python: an interpreter that can import sglang.
@@ -109,7 +109,7 @@ def bench_against(
 
     Raises:
         UsageError: ``python`` cannot be run, or its sglang cannot be used.
-        AbsentTreeError: its release lacks the tree.
+        AbsentTreeError: its sglang lacks the tree.
     """
     chosen = case.pattern(CachePattern() if pattern is None else pattern)
     ours = TimedCache(chosen, case.page_size, case.kind, case.unified)
@@ -143,22 +143,22 @@ def bench_against(
 
 
 class _OtherProcess:
-    """The process that runs sglang; one request at a time."""
+    """The process that runs sglang; it serves one request at a time."""
 
     def __init__(self, process: subprocess.Popen[str], python: str) -> None:
         self._process = process
         self._python = python
 
     def build(self, pattern: CachePattern, case: Case) -> dict[str, str]:
-        """Build a cache for ``pattern``; return its class or what is absent, and the version."""
+        """Build a cache for ``pattern``; return its class, or the absent tree, and the version."""
         asked = asdict(case)
-        # The sizes in the pattern already express it.
+        # The pool sizes in ``pattern`` already include it.
         del asked["roomy_windows"]
         built = self._ask(pattern=asdict(pattern), case=asked)
         return {name: str(value) for name, value in built.items()}
 
     def run(self, turns: int) -> Block:
-        """Run the next ``turns`` turns there."""
+        """Run the next ``turns`` turns in that process."""
         return block_from(self._ask(turns=turns))
 
     def _ask(self, **question: object) -> dict[str, object]:
@@ -184,7 +184,7 @@ class _OtherProcess:
 @contextmanager
 def _other(python: str) -> Iterator[_OtherProcess]:
     settings = {
-        # Only this repository: everything else must come from the other environment.
+        # Only this repository; everything else must come from the other interpreter's environment.
         "PYTHONPATH": str(Path(__file__).parents[1]),
         **SAFE_PATH,
         "SGLANG_USE_CPU_ENGINE": "1",

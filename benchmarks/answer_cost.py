@@ -1,10 +1,10 @@
-"""Measure the cost of sampling answers for the reference, in paired blocks.
+"""Measure, in paired blocks, what sampling answers for the reference costs the engine.
 
     python -m benchmarks answer-cost [--rounds 30] [--requests 100]
 
 One engine serves the same traffic in pairs of blocks, with sampling (and encoding of the sample)
-and without, in random order.  The ratio of a pair's CPU times is averaged.  Then two copies of the
-process serve the same traffic, and their private memory is compared.
+and without, in random order.  The ratios of the pairs' CPU times are averaged.  Then two copies of
+the process serve the same traffic, and their private memory is compared.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from hybridbench.worker.answers import AnswerSample
 def block(
     engine: Engine, sample: AnswerSample, requests: int, rng: random.Random
 ) -> tuple[float, float]:
-    """Serve ``requests``; return the CPU time, and that of the sampling, in seconds."""
+    """Serve ``requests``; return the CPU time in total and of the sampling, in seconds."""
     vocab, sent, encoder = engine.model_config.vocab_size, 0, msgspec.msgpack.Encoder()
     prompts = [[rng.randrange(vocab) for _ in range(rng.randrange(50, 200))] for _ in range(6)]
-    engine.flush_cache()  # both blocks of a pair begin in the same state
+    engine.flush_cache()  # Both blocks of a pair begin in the same state.
     began_s, draw_s = time.process_time(), 0.0
     while sent < requests or engine.has_work:
         while sent < requests and engine.waiting_requests < 4:
@@ -54,7 +54,7 @@ def block(
 
 
 def private_bytes(engine: Engine, sample: AnswerSample, requests: int, seed: int) -> int:
-    """Private memory, in bytes, of a copy of this process that has served ``requests``.
+    """Return the private memory, in bytes, of a copy of this process that has served ``requests``.
 
     Pages shared with this process count once the copy has written to them.
     """
@@ -85,7 +85,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=2, help="Measured pairs of blocks.")] = 30,
     requests: Annotated[int, typer.Option(min=1, help="Requests of a block.")] = 100,
 ) -> None:
-    """What drawing answers costs the engine under soak: processor time and private memory.
+    """What sampling answers costs the engine under soak: processor time and private memory.
 
     Differences are printed with their 95% intervals.
     """
@@ -95,7 +95,7 @@ def main(
     block(engine, without, requests, random.Random(0))
     logs, shares, each_us = [], [], []
     for seed in range(rounds):
-        # A new sample takes nearly all requests, which is the maximum that it ever sends.
+        # A new sample takes nearly every request, so this measures the most that it can cost.
         samples = {True: AnswerSample(ANSWERS_KEPT, config), False: without}
         order = [True, False] if random.Random(seed).random() < 0.5 else [False, True]
         took = {

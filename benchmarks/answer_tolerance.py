@@ -1,13 +1,13 @@
-"""Measure how far rounding moves healthy engines' logits, for the tolerances of wrong answers.
+"""Measure how far rounding moves healthy engines' logits, to set the tolerance for wrong answers.
 
     python -m benchmarks answer-tolerance [--device cpu] [--dtype float32] [--requests 250]
         [--processes 14] [PRESET ...]
 
 For each preset and each way to schedule it, an engine serves random traffic with shared prefixes,
-and the reference recomputes every finished answer.  At each token both have logits; the distance
-due to rounding is at most 2 max|difference| / standard deviation there, which is recorded.
+and the reference recomputes every finished answer.  Both have logits for each token, so the
+distance due to rounding is at most 2 max|difference| / standard deviation; this bound is recorded.
 Every second request is sampled at temperature 1.
-Recordings with even seeds set the tolerance, those with odd seeds check it.
+Recordings with even seeds set the tolerance; those with odd seeds check it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PRESETS = (
     "nemotron-h-tiny",
     "falcon-h1-tiny",
 )
-# Above this distance, check whether an expert was chosen by a near-tie.
+# Above this distance, check whether a near-tie between experts explains the difference.
 _FAR = 1e-4
 _TRACKED = {"mamba_scheduler_strategy": "extra_buffer", "page_size": 16, "mamba_track_interval": 32}
 WAYS: dict[str, dict[str, object]] = {
@@ -210,7 +210,7 @@ def main(
         Path | None, typer.Option("--json", help="Also write all figures to this file.")
     ] = None,
 ) -> None:
-    """How far rounding moves the logits of healthy engines; a line for each family of models."""
+    """How far rounding moves the logits of healthy engines; one line for each model family."""
     if unknown := sorted(set(way or ()) - set(WAYS)):
         raise typer.BadParameter(f"none of {', '.join(WAYS)}: {', '.join(unknown)}")
     jobs = [

@@ -30,16 +30,16 @@ class Traffic:
 
 
 TRAFFIC: Final[Mapping[str, Traffic]] = {
-    # The same as in `python -m benchmarks engine`.
+    # The same traffic as `python -m benchmarks engine`.
     "cpu": Traffic(32, 64, 48, 16, 512, "float32", ("qwen3-next-tiny", "nemotron-h-tiny")),
     # States and KV have realistic sizes.
     "cuda": Traffic(64, 512, 512, 16, 8192, "bfloat16", ("qwen3-next-1b", "nemotron-h-1b")),
 }
-"""By type of device."""
+"""The traffic for each type of device."""
 
 
 def default_models(device: str) -> tuple[str, ...]:
-    """Presets that together use every operation, of sizes suited to the device.
+    """Return presets that together use every operation, of sizes suited to the device.
 
     Raises:
         ConfigError: there is no such device here.
@@ -58,7 +58,7 @@ class Batches:
         build: Callable[[EngineConfig], Engine] = Engine,
         **changes: Any,
     ) -> None:
-        """``changes`` replace settings of the engine; ``build`` makes it from all of them."""
+        """``changes`` override engine settings; ``build`` makes the engine from the result."""
         self.traffic = traffic
         length = traffic.cached_tokens + traffic.new_tokens + traffic.output_tokens
         self.engine = build(

@@ -1,9 +1,9 @@
 """Time match, insert and evict of the prefix caches on multi-turn conversations.
 
 Released engines were measured on the same pattern: 8 system prompts of 256 tokens, turns of 192, 48
-conversations at a time, 120,000 KV tokens, 200 state slots, or 40,000 tokens of sliding windows.
-States and windows run out before KV does.  No model runs: the rest of a turn makes keys and
-allocates KV positions.
+conversations at a time, 120,000 KV tokens, and 200 state slots or 40,000 tokens of sliding windows.
+States and windows run out before KV does.  No model runs; outside the cache, a turn only makes keys
+and allocates KV positions.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Tree: TypeAlias = MambaRadixCache | RadixCache | SWARadixCache | UnifiedRadixCac
 
 @dataclass(frozen=True)
 class CacheBenchRow:
-    """One cache under the pattern; times are medians per call, without warm-up turns.
+    """The figures of one cache; times are medians per call, without warm-up turns.
 
     Attributes:
         cache_time_share: share of the wall time in match, insert, evict and lock calls.
-        cache_us_per_turn: time in those calls per turn; the median over turns, which is robust
-            against interruptions on a busy machine.
+        cache_us_per_turn: time in those calls per turn; a median, so that interruptions on a busy
+            machine do not count.
         hit_rate: share of the key tokens that were reused.
     """
 
@@ -175,12 +175,12 @@ class TimedCache:
     def _take(
         self, length: int, matched: MatchResult, req: _BenchReq
     ) -> tuple[IntArray, int | None]:
-        """KV positions for the whole key, reused ones first, and a state slot."""
+        """Return KV positions for the whole key, reused ones first, and a state slot."""
         missing = length - matched.cache_protected_len
         kv = self.allocator
         if isinstance(kv, SWATokenToKVPoolAllocator):
             full, swa = kv.full_available_size(), kv.swa_available_size()
-            # Evict from each pool what it lacks, as the scheduler does.
+            # Evict from each pool only what that pool lacks, as the scheduler does.
             short, swa_short = max(0, missing - full), max(0, missing - swa)
         else:
             short, swa_short = max(0, missing - kv.available_size()), 0
@@ -218,7 +218,7 @@ def bench_cache(
     pattern: CachePattern | None = None,
     unified: bool = False,
 ) -> CacheBenchRow:
-    """Run the pattern on the tree of ``kind``, or on the unified one."""
+    """Run the pattern on the tree for ``kind``, or on the unified tree."""
     cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, kind, unified)
     cache.run(warm_up_turns)
     block = cache.run(turns)
@@ -290,7 +290,7 @@ def _grown_radix(nodes: int) -> RadixCache:
 
 
 def _grow(cache: Tree, add: Callable[[RadixKey, int], None], nodes: int) -> None:
-    """Add chains of eight nodes; lock the end of the chain in the first quarter of them."""
+    """Add chains of eight nodes; lock the first quarter of them at their ends."""
     depth = 8
     for chain in range(nodes // depth):
         tokens = array("q")
@@ -315,7 +315,7 @@ def _allocator(
 
 
 def _hybrid_rows(mamba_slots: int, tracks: bool) -> HybridReqToTokenPool:
-    """A pool with the smallest possible states, as only the bookkeeping is timed."""
+    """Return a pool with the smallest possible states, as only the bookkeeping is timed."""
     shape = Mamba2StateShape.gated_delta_net(
         num_k_heads=1, num_v_heads=1, head_k_dim=2, head_v_dim=2, conv_kernel=2
     )

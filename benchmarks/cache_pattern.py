@@ -1,6 +1,6 @@
 """The turns on which caches are timed: keys that grow turn by turn, and the recorded times.
 
-Standard library only: the process that times a released engine imports this file, too.
+Standard library only, because the process that times a released engine also imports this file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CachePattern:
 
 
 class Conversations:
-    """The sequence of the turns' keys, each from a random open conversation."""
+    """A sequence of keys, each one the next turn of a random open conversation."""
 
     def __init__(self, pattern: CachePattern) -> None:
         self._pattern = pattern
@@ -44,7 +44,7 @@ class Conversations:
         self._open = [self._begin() for _ in range(pattern.conversations)]
 
     def next_key(self) -> array[int]:
-        """All tokens of a conversation after its next turn."""
+        """Return all tokens of a random conversation after its next turn."""
         place = self._random.randrange(len(self._open))
         tokens, turns_left = self._open[place]
         if turns_left == 0:
@@ -66,13 +66,13 @@ class Conversations:
 
 @dataclass
 class Block:
-    """Times and counts of some turns on one cache.
+    """Times and counts of a block of turns on one cache.
 
     Attributes:
         calls_ns: nanoseconds of each call, by kind: match, insert, evict, lock.
-        turn_ns: nanoseconds inside cache calls, turn by turn.
+        turn_ns: nanoseconds inside cache calls, per turn.
         wall_ns: wall time of the whole block, including allocation and keys.
-        hit_tokens: number of ``key_tokens`` that were reused.
+        hit_tokens: how many of the ``key_tokens`` were reused.
     """
 
     calls_ns: dict[str, list[int]] = field(default_factory=dict)
@@ -94,5 +94,5 @@ class Block:
 
 
 def block_from(plain: Mapping[str, object]) -> Block:
-    """A block from a JSON object of its fields."""
+    """Return a block from a JSON object with its fields."""
     return Block(**plain)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Repeat a comparison with a known truth many times, and count its answers."""
+"""Repeat a comparison whose correct result is known, and count the answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ROWS = ((".", ".", Expected.SAME), (".", "defect:slow-step", Expected.SLOWER))
 class Repetition:
     """One comparison of a row.
 
-    ``call`` is the primary metric's; ``answer`` is the overall one, including guards and leaks.
+    ``call`` is for the primary metric; ``answer`` is the overall one, including guards and leaks.
     """
 
     call: str
@@ -51,7 +51,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class RepeatedRow:
-    """The results of repeatedly comparing ``versions``; ``expected`` is the correct call."""
+    """The results of comparing ``versions`` repeatedly; ``expected`` is the correct call."""
 
     versions: tuple[str, ...]
     expected: str
@@ -73,7 +73,7 @@ def repeat(
     run_once: Callable[[Sequence[str], int], tuple[Path, ExitCode | None]],
     told: Callable[[Repetition], None],
 ) -> RepeatedRow:
-    """Compare ``versions`` ``times`` times; the index of the repetition increases the seed.
+    """Compare ``versions`` ``times`` times, adding the index of the repetition to the seed.
 
     ``run_once`` makes one comparison; an interrupted one is dropped and ends the series.
     """
@@ -100,7 +100,7 @@ def repetition_of(verdict: ComparisonVerdict) -> Repetition:
 
 
 def markdown(rows: Sequence[RepeatedRow]) -> str:
-    """The table: for each pair of versions, the number of times of each call."""
+    """Return the table: how often each call was made, for each pair of versions."""
     head = ["compared", "times", *CALLS, "rounds", "throughput ratio", "other answers"]
     lines = [_line(head), _line(["---"] * len(head))]
     lines += [_line(_cells(row)) for row in rows]
@@ -112,7 +112,7 @@ def _cells(row: RepeatedRow) -> list[str]:
     if not made:
         return [" and ".join(row.versions), "0", *([""] * (len(CALLS) + 3))]
     ratios = sorted(r.ratio for r in made)
-    # The overall answer may differ from the throughput's call because of a guard or a leak.
+    # A guard or a leak can make the overall answer differ from the call for throughput.
     others = Counter(r.answer for r in made if r.answer != r.call)
     return [
         " and ".join(row.versions),

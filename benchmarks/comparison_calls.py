@@ -1,9 +1,9 @@
 """Measure how often comparisons are right, for known speeds on simulated machines.
 
-The interim analyses and calls are the real ones.  A block's log speed is the machine's drift (an
-AR(1) process of 3% with coefficient 0.9), independent noise, and occasionally a neighbour that
-takes some of its time.  Rounds are ABBA; the comparison ends at the first interim analysis that
-decides, like a live one.
+The interim analyses and calls are those of ``compare``.  A block's log speed is the sum of the
+machine's drift (an AR(1) process of 3% with coefficient 0.9), independent noise, and occasionally a
+neighbour that takes CPU time.  Rounds are ABBA; like a live comparison, a simulated one ends at the
+first interim analysis that decides.
 
     python -m benchmarks comparison-calls
 """
@@ -42,7 +42,7 @@ class Machine:
 class Row:
     """The results of repeated comparisons with one known effect on one machine.
 
-    ``coverage`` is the share whose last confidence interval contains the true ratio.
+    ``coverage`` is the share of comparisons whose last confidence interval contains the true ratio.
     """
 
     machine: Machine
@@ -60,7 +60,7 @@ TABLE_HEAD = (
 
 
 def table_row(row: Row) -> str:
-    """One line of the table, as shares of its comparisons."""
+    """Return one line of the table, in shares of the row's comparisons."""
     total = row.words.total()
     shares = [
         f"{row.words[word] / total:.3f}" for word in ("FASTER", "SAME", "SLOWER", "INCONCLUSIVE")
@@ -86,7 +86,7 @@ def run(repeats: int, seed: int = 5) -> Iterator[Row]:
 
 
 def measure(machine: Machine, effect: float, repeats: int, seed: int) -> Row:
-    """Simulate ``repeats`` comparisons with a version that is faster by the share ``effect``."""
+    """Simulate ``repeats`` comparisons with a version that is ``effect`` (a share) faster."""
     rng = np.random.default_rng(seed)
     terms = ComparisonTerms()
     words: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def measure(machine: Machine, effect: float, repeats: int, seed: int) -> Row:
 def simulate(
     rng: np.random.Generator, machine: Machine, effect: float, rounds: int
 ) -> tuple[Block, ...]:
-    """The blocks of ``rounds`` rounds of two versions, in time order."""
+    """Return the blocks of ``rounds`` rounds of two versions, in time order."""
     drift = rng.normal() * DRIFT
     blocks = []
     for index in range(rounds):

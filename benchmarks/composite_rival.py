@@ -1,9 +1,9 @@
 """The prototype of the analysis, as a rival detector: a set of plausible models.
 
 Block quantiles are fitted by every combination of a warm-up, a trend and up to three steps, under
-AR(1) noise, and ranked by BIC.  All models near the best must show growth.  A sawtooth is judged by
-its troughs, decelerating growth is rejected, and lumps are counted.  It does not model swings,
-memory that lags behind load, random losses, or a settling allocator.
+AR(1) noise, and ranked by BIC.  A leak is reported if every model near the best shows growth.  A
+sawtooth is judged by its troughs, decelerating growth is rejected, and lumps are counted.  Swings,
+memory that lags behind load, random losses and a settling allocator are not modelled.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Growth:
 
     lower: float
     upper: float
-    bound: float  # must be below the margin for clean
+    bound: float  # must be below the margin for a clean result
     leak: bool
     open: bool = False
 
 
 def composite(trace: LabelledTrace, floor: float) -> Growth | None:
-    """Growth of the trace, judged above ``floor`` MB/h; None with fewer than twelve blocks."""
+    """Return the trace's growth, judged against ``floor`` MB/h; None below twelve blocks."""
     value = _less_load(trace)
     blocks = _blocks(trace, value)
     if blocks is None:
@@ -64,7 +64,10 @@ def composite(trace: LabelledTrace, floor: float) -> Growth | None:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """One point per block: window in hours, share of the window, MB, load, and share of work."""
+    """One point per block, and the window's length.
+
+    ``x`` is the share of the window, ``value`` in MB, ``work`` the share of the work.
+    """
 
     hours: float
     x: FloatArray
@@ -74,7 +77,7 @@ class _Blocks:
 
 
 def _less_load(trace: LabelledTrace) -> FloatArray:
-    """The value minus the part explained by load within ten samples, if that is 2% or more."""
+    """Return the values without the part that load explains within ten samples, if 2% or more."""
     load = trace.load
     if load is None or trace.t_s.size <= 60:
         return trace.value
@@ -113,7 +116,7 @@ def _blocks(trace: LabelledTrace, value: FloatArray) -> _Blocks | None:
 
 
 def _falls(value: FloatArray) -> list[int]:
-    """The first block after each of several large falls of similar size; empty otherwise."""
+    """Return the first block after each large fall; empty unless several are of similar size."""
     step = np.diff(value)
     noise = 1.4826 * float(np.median(np.abs(step - np.median(step)))) + 1e-15
     deep = np.flatnonzero(step < -6.0 * noise)
@@ -134,7 +137,7 @@ def _falls(value: FloatArray) -> list[int]:
 def _by_troughs(
     t_s: FloatArray, value: FloatArray, blocks: _Blocks, falls: Sequence[int], floor: float
 ) -> Growth:
-    """Fit a line through the lowest tenth of the beginning of each ramp."""
+    """Fit a line through the lowest tenth of each ramp's beginning."""
     at_s = t_s[0] + blocks.x * (t_s[-1] - t_s[0])
     block_s = float(at_s[1] - at_s[0])
     times, lows = [], []
@@ -162,7 +165,7 @@ def _by_troughs(
 
 
 def _bends(h: FloatArray, left: FloatArray, slope: float) -> bool:
-    """Whether a line's residuals show significantly that the slope falls to less than half."""
+    """Return whether a line's residuals show significantly that the slope more than halves."""
     if h.size < 6:
         return False
     x = h - h.mean()
@@ -184,7 +187,7 @@ def _line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Optional columns of a model, their cost in the BIC, and their kind."""
+    """Optional columns of a model, with their BIC cost and their kind."""
 
     columns: tuple[FloatArray, ...] = ()
     cost: int = 0
@@ -206,7 +209,7 @@ class _Model:
 
 
 class _Models:
-    """All models for some blocks, scaled to a standard deviation of 1 and a window of 1."""
+    """All models for given blocks, scaled to a standard deviation of 1 and a window of 1."""
 
     def __init__(self, blocks: _Blocks) -> None:
         self.x = blocks.x
@@ -363,7 +366,7 @@ def _interval(claim: _Claim) -> tuple[float, float]:
 
 
 def _surely(claim: _Claim) -> float:
-    """The smaller one-sided lower bound of trend and growth at the end; 0 without a trend."""
+    """Return the smaller lower bound (one-sided) of trend and final growth; 0 without a trend."""
     if claim.trend is None:
         return 0.0
     away = t_quantile(1 - _ALPHA, claim.df)
@@ -371,7 +374,7 @@ def _surely(claim: _Claim) -> float:
 
 
 def _tangent(models: _Models, best: _Model, phi: float) -> float:
-    """The slope at the end of a slow saturating best model; 0 for all others."""
+    """Return the final slope if the best model saturates slowly; 0 otherwise."""
     name, _, tau = best.warmup.kind.partition(" ")
     if name != "saturating" or float(tau) <= _DERIVATIVE_UP_TO:
         return 0.0
@@ -383,7 +386,7 @@ def _tangent(models: _Models, best: _Model, phi: float) -> float:
 def _in_lumps(
     blocks: _Blocks, models: _Models, best: _Model, phi: float, floor: float
 ) -> tuple[float, float, float] | None:
-    """Estimate and interval of growth in lumps, in MB/h; None if there is none."""
+    """Return estimate and interval of growth in lumps, in MB/h; None without such growth."""
     if best.warmup.cost:
         return None
     if phi >= _LUMPY_PHI or len(best.steps) >= _MOST_STEPS:
@@ -407,7 +410,7 @@ def _in_lumps(
 
 
 def _by_signs(models: _Models, hourly: float, floor: float) -> tuple[float, float, float] | None:
-    """The same, from the signs of increments that exceed the noise."""
+    """Return the same as ``_in_lumps``, from the signs of increments that exceed the noise."""
     step = np.diff(models.z)
     noise = 1.4826 * float(np.median(np.abs(step - np.median(step))))
     big = np.abs(step) > max(6 * noise, 1e-9)
@@ -432,7 +435,7 @@ def _by_signs(models: _Models, hourly: float, floor: float) -> tuple[float, floa
 
 
 def _slows_down(models: _Models, best: _Model, phi: float, estimate: float, *, lumpy: bool) -> bool:
-    """Whether the last quarter is too slow compared with the one before, or with the estimate."""
+    """Return whether the last quarter grew too slowly for the quarter before or the estimate."""
     beta, _, _ = models.fitted(best, phi)
     first = 1 + len(best.load.columns)
     left = models.z - models.design(best)[:, 1:first] @ beta[1:first]

@@ -1,8 +1,8 @@
-"""Labelled traces of memory for comparing detectors, made from a seed.
+"""Labelled memory traces for comparing detectors, generated from a seed.
 
 Independent of ``tests/unit/analysis/traces.py``, with other shapes, noise and sampling.  The
-estimator was also improved on misses here, so a fresh seed is unseen, but the kinds are not:
-figures measured here flatter it.  Sizes in MB, times in seconds, rates in MB/h.
+estimator was also improved on misses here: a fresh seed gives unseen traces but no unseen kinds,
+so figures measured here are optimistic.  Sizes in MB, times in seconds, rates in MB/h.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class LabelledTrace:
     t_s: FloatArray
     value: FloatArray
     rate: float  # the leak's rate, 0 for a healthy process
-    # Rate over the last quarter, also of a healthy tail; for lumps and work, over the whole run.
+    # Rate over the last quarter, including healthy growth; over the whole run for lumps and work.
     growing: float
-    resolvable: bool  # a leak that the best possible estimator would see at 8 standard errors
+    resolvable: bool  # whether the best possible estimator would see the leak at 8 standard errors
     work: FloatArray | None = None
     load: FloatArray | None = None
 
@@ -61,7 +61,7 @@ class _Run:
 
 
 def clean_trace(kind: str, seed: int) -> LabelledTrace:
-    """A healthy process of ``kind``, one of ``CLEAN_KINDS``."""
+    """Return a healthy process of ``kind``, one of ``CLEAN_KINDS``."""
     rng = np.random.default_rng([seed, 11, *kind.encode()])
     run = _draw_run(rng, kind)
     if kind in ("load known", "load ramps up"):
@@ -79,7 +79,7 @@ def clean_trace(kind: str, seed: int) -> LabelledTrace:
 
 
 def leaking_trace(kind: str, seed: int) -> LabelledTrace:
-    """A process with a leak of ``kind``, one of ``LEAK_KINDS``, at 1 MB/h to 10 GB/h."""
+    """Return a process with a leak of ``kind`` (in ``LEAK_KINDS``), at 1 MB/h to 10 GB/h."""
     rng = np.random.default_rng([seed, 13, *kind.encode()])
     run = _draw_run(rng, kind)
     rate = float(np.exp(rng.uniform(0.0, np.log(10_000.0))))
@@ -96,7 +96,7 @@ def leaking_trace(kind: str, seed: int) -> LabelledTrace:
         growing = _run_average(run, grown)
     error = _least_error(run, progress, beside)
     if kind in _LUMPY:
-        # The lumps are random, so they are noise in their own rate.
+        # The lumps are random, so they add to the error of their own rate.
         lumps = np.diff(progress)[np.diff(progress) > 0]
         error = float(np.hypot(error, rate * run.hours * np.linalg.norm(lumps)))
     z = rate * run.hours / error
@@ -125,7 +125,7 @@ def _draw_run(rng: Random, kind: str) -> _Run:
 
 
 def _load(rng: Random, x: FloatArray, *, ramp: bool) -> FloatArray:
-    """Requests in flight: random around a level that ramps up or swings."""
+    """Return the requests in flight, random around a level that ramps up or swings."""
     if ramp:
         level = 4.0 + 28.0 * np.minimum(1.0, x / rng.uniform(0.3, 0.9))
     else:
@@ -155,9 +155,10 @@ def _growth(run: _Run, shape: FloatArray, start: float) -> float:
 
 
 def _least_error(run: _Run, progress: FloatArray, beside: FloatArray) -> float:
-    """The smallest possible standard error of the growth, given the shape of the other memory.
+    """Return the smallest possible standard error of the growth, given the other memory's shape.
 
-    The noise enters by its spectral density at zero, for points too far apart to be correlated.
+    The points are too far apart to be correlated, so of the noise only its spectral density at zero
+    is used.
     """
     at = np.linspace(0.0, 1.0, _CRAMER_RAO_POINTS)
     design = [np.ones_like(at), np.interp(at, run.x, progress)]
@@ -172,7 +173,7 @@ def _least_error(run: _Run, progress: FloatArray, beside: FloatArray) -> float:
 def _progress(
     kind: str, rng: Random, run: _Run
 ) -> tuple[FloatArray, FloatArray | None, FloatArray | None]:
-    """Progress of the leak from 0 to 1, with the work and load that drive it."""
+    """Return the leak's progress from 0 to 1, and the work and load that drive it."""
     x = run.x
     if kind in ("per request, swinging", "per request, bursts"):
         load = _load(rng, x, ramp=False)
@@ -194,7 +195,7 @@ def _progress(
     return x, None, None
 
 
-# Shapes of healthy memory, as a share of the base, over x from 0 to 1.
+# Shapes of healthy memory, as a share of the base, for x from 0 to 1.
 
 
 def two_processes(rng: Random, x: FloatArray) -> FloatArray:
@@ -215,14 +216,14 @@ def gompertz(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def stretched(rng: Random, x: FloatArray) -> FloatArray:
-    """Fragmentation that settles ever more slowly."""
+    """Fragmentation that settles more and more slowly."""
     return rng.uniform(0.01, 0.2) * (
         1.0 - np.exp(-((x / rng.uniform(0.01, 0.08)) ** rng.uniform(0.5, 0.8)))
     )
 
 
 def hyperbolic(rng: Random, x: FloatArray) -> FloatArray:
-    """Distinct items seen so far, of a limited number."""
+    """The distinct items seen so far, out of a limited number."""
     return rng.uniform(0.01, 0.15) * x / (x + rng.uniform(0.01, 0.1))
 
 
@@ -267,7 +268,7 @@ def maintenance(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def compilations(rng: Random, x: FloatArray) -> FloatArray:
-    """One step for each new shape that is compiled, more and more rarely."""
+    """A step for each newly compiled shape; new shapes become rarer."""
     out = np.zeros_like(x)
     for at in np.exp(rng.uniform(np.log(1e-3), np.log(0.8), int(rng.integers(6, 25)))):
         out += rng.uniform(0.001, 0.01) * (x > at)

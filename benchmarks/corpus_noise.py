@@ -19,17 +19,17 @@ class Noise:
     fast_tau_s: float
     slow_sd: float
     slow_tau_s: float
-    heavy: bool  # Student's t instead of normal innovations in the fast one
+    heavy: bool  # the fast process has Student's t instead of normal innovations
 
     @property
     def density_at_zero(self) -> float:
-        """Spectral density at zero in MB^2 s: variance of a one-second mean if independent."""
+        """Spectral density at zero in MB^2 s: variance of one-second means if independent."""
         fast = 2.0 * self.fast_tau_s * self.fast_sd**2
         return fast + 2.0 * self.slow_tau_s * self.slow_sd**2
 
 
 def draw_noise(rng: np.random.Generator, base: float, duration_s: float) -> Noise:
-    """Noise of 0.03 to 0.4% of ``base``; the slow process has a smaller share of it."""
+    """Draw noise of 0.03 to 0.4% of ``base``; the slow process gets the smaller share."""
     sd = base * float(np.exp(rng.uniform(np.log(0.0003), np.log(0.004))))
     slow = rng.uniform(0.0, 0.5) if rng.random() < 0.5 else 0.0
     fast_tau_s = float(np.exp(rng.uniform(np.log(2.0), np.log(60.0))))
@@ -38,7 +38,7 @@ def draw_noise(rng: np.random.Generator, base: float, duration_s: float) -> Nois
 
 
 def noise_at(rng: np.random.Generator, t_s: FloatArray, noise: Noise) -> FloatArray:
-    """Noise in MB at the times of the samples."""
+    """Return the noise in MB at the times of the samples."""
     fast = record_noise(rng, t_s, noise.fast_tau_s, heavy=noise.heavy)
     out: FloatArray = noise.fast_sd * fast
     if noise.slow_sd:
@@ -49,7 +49,7 @@ def noise_at(rng: np.random.Generator, t_s: FloatArray, noise: Noise) -> FloatAr
 def record_noise(
     rng: np.random.Generator, t: FloatArray, tau: float, *, heavy: bool = False
 ) -> FloatArray:
-    """AR(1) noise of standard deviation 1 at times ``t``, in the unit of ``tau``."""
+    """Return AR(1) noise of standard deviation 1 at times ``t``, in the unit of ``tau``."""
     phi = np.exp(-np.diff(t, prepend=t[0] - 10.0 * tau) / tau)
     if heavy:
         fresh = rng.standard_t(_HEAVY_DF, t.size) / np.sqrt(_HEAVY_DF / (_HEAVY_DF - 2.0))

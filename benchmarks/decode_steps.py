@@ -1,7 +1,7 @@
 """Compare the decode steps of one engine: plain, as CUDA graphs, and with overlapped scheduling.
 
-The forms take turns, batch by batch, in one run.  Times are wall time on a CUDA device, processor
-time of the thread on a CPU, as in ``kernel_watch.py``.
+The three forms take turns, batch by batch, in one run.  As in ``kernel_watch.py``, times are wall
+time on a CUDA device and the thread's CPU time on a CPU.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from hybridbench.foundation.units import format_percent
 
 @dataclass(frozen=True)
 class Steps:
-    """The decode steps of one batch that had all of its requests; median times."""
+    """The decode steps of one batch in which all of its requests ran; median times."""
 
     count: int
     step_s: float
     beside_s: float
-    """The part of it outside the model and sampling: the scheduler's."""
+    """The part of ``step_s`` outside the model and sampling: the scheduler's time."""
 
 
 @dataclass(frozen=True)
 class DecodeBench:
-    """Batches in turns, each form's in the same order.
+    """The batches of each form, in the same order.
 
     Attributes:
         computes_beside: whether the device computes while the scheduler works.
-        tokens: new tokens of a step.
-        plain: by default settings.
+        tokens: new tokens per step.
+        plain: with default settings.
         graphs: recorded as CUDA graphs; empty on a CPU.
-        overlapped: with overlapped scheduling and, on a device, graphs.
+        overlapped: with overlapped scheduling and, on a CUDA device, graphs.
     """
 
     computes_beside: bool
@@ -50,12 +50,12 @@ class DecodeBench:
 
     @property
     def in_order(self) -> tuple[Steps, ...]:
-        """What ``overlapped`` is compared with."""
+        """The steps that ``overlapped`` is compared with."""
         return self.graphs or self.plain
 
     @property
     def hidden(self) -> list[float]:
-        """By batch: the share of the scheduler's time by which overlapped steps are shorter."""
+        """By batch: how much shorter overlapped steps are, as a share of the scheduler's time."""
         pairs = zip(self.in_order, self.overlapped, strict=True)
         return [(plain.step_s - other.step_s) / plain.beside_s for plain, other in pairs]
 
@@ -69,7 +69,7 @@ def bench_decode(
     *,
     graphs: bool | None = None,
 ) -> DecodeBench:
-    """Time the decode steps of ``rounds`` batches in each form, after one to warm up.
+    """Time the decode steps of ``rounds`` batches in each form, after a warm-up batch.
 
     Args:
         model: a preset or the directory of a checkpoint.
@@ -109,7 +109,7 @@ def bench_decode(
 
 
 def _decode(batches: Batches, *, on_wall: bool) -> Steps:
-    """Serve one batch."""
+    """Serve one batch and time its decode steps."""
     batches.submit()
     engine, timings = batches.engine, batches.engine.pools.timings
     now_s = timings.now_s if on_wall else timings.cpu_s
@@ -128,7 +128,7 @@ def _decode(batches: Batches, *, on_wall: bool) -> Steps:
 
 
 def decode_lines(result: DecodeBench) -> Iterator[str]:
-    """The comparisons in words."""
+    """Yield the comparisons as sentences."""
     plain_ms = _median_ms(result.plain)
     steps = sum(each.count for each in result.plain)
     if result.graphs:

@@ -1,7 +1,7 @@
 """Compare how well the analysis and the usual detectors distinguish leaks from healthy memory.
 
-Every detector sees every trace of the corpus once.  The analysis is called as for a run without a
-``steady`` event: series in, result of the metric out.
+Every detector judges every trace of the corpus once.  The analysis gets the series as for a run
+without a ``steady`` event and returns the metric's result.
 
     python -m benchmarks detectors --traces 24 --seed 8530000 --kinds
     python -m benchmarks detectors --traces 6 --seed 5510000 --small
@@ -93,7 +93,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one detector on the corpus; counts, except for ``coverage`` and ``ms``."""
+    """One detector's results on the corpus; counts, except for ``coverage`` and ``ms``."""
 
     detector: str
     clean: int
@@ -129,12 +129,12 @@ def small_and_slow(trace: LabelledTrace, seed: int) -> LabelledTrace:
 def compare_detectors(
     traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves"
 ) -> list[Row]:
-    """A row for each detector, this analysis first, from ``traces`` of each kind.
+    """Return a row for each detector, this analysis first, from ``traces`` of each kind.
 
     Args:
         traces: number of traces of each kind in the corpus.
         seed: seed of the first trace of each kind; the others follow it.
-        jobs: processes that share the work; the answers do not depend on it.
+        jobs: number of worker processes; does not affect the answers.
         corpus_name: one of ``CORPORA``.
     """
     return rows(judge_corpus(traces, seed, jobs, corpus_name))
@@ -143,7 +143,7 @@ def compare_detectors(
 def judge_corpus(
     traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves", *, small: bool = False
 ) -> list[Seen]:
-    """Every answer of every detector; ``small`` transforms the traces by ``small_and_slow``.
+    """Return every answer of every detector; ``small`` applies ``small_and_slow`` to the traces.
 
     Raises:
         KeyError: no corpus has that name.
@@ -162,20 +162,20 @@ def judge_corpus(
 
 
 def rows(answers: Sequence[Seen]) -> list[Row]:
-    """The table of the answers, a row for each detector in order of appearance."""
+    """Return the table of the answers, a row for each detector in order of appearance."""
     names = dict.fromkeys(seen.detector for seen in answers)
     return [_row(name, [seen for seen in answers if seen.detector == name]) for name in names]
 
 
 def by_kind(answers: Iterable[Seen]) -> list[tuple[str, Row]]:
-    """The results of this analysis for each kind."""
+    """Return the results of this analysis for each kind."""
     own = [seen for seen in answers if seen.detector == ANALYSIS]
     kinds = dict.fromkeys(seen.kind for seen in own)
     return [(kind, _row(ANALYSIS, [s for s in own if s.kind == kind])) for kind in kinds]
 
 
 def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """The product's answer for a trace, with its declared floors and margins."""
+    """Return the product's answer for a trace, with its declared floors and margins."""
     names = {MEMORY: trace.value * _MB}
     if trace.work is not None:
         names["events.finishes"] = np.round(trace.work)

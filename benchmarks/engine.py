@@ -1,7 +1,7 @@
 """Compare the whole engine with transformers ``generate``: same weights and prompts, in one run.
 
 Transformers has no prefix cache between calls, so it computes all 112 prompt tokens; the engine
-reuses 64 of them from its tree.  The ratio includes this advantage, as a user would see it.
+reuses 64 of them from its tree.  The ratio includes this advantage, because users get it as well.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EngineBench:
 
     @property
     def ratios(self) -> list[float]:
-        """Transformers' time over ours, pair by pair: above 1 the engine is faster."""
+        """Transformers' time divided by ours, pair by pair; above 1, the engine is faster."""
         return [
             theirs / ours for ours, theirs in zip(self.engine_s, self.transformers_s, strict=True)
         ]
@@ -86,7 +86,7 @@ def run(rounds: int = 9) -> EngineBench:
 
 
 def _prompts(batches: int) -> list[list[list[int]]]:
-    """Batches of 32 prompts with one shared prefix; nothing else is repeated."""
+    """Return batches of 32 prompts that share one prefix and nothing else."""
     rng = np.random.default_rng(0)
     vocab_size = PRESETS[MODEL].vocab_size
     shared = rng.integers(0, vocab_size, CACHED_TOKENS).tolist()
@@ -104,7 +104,7 @@ def _engine(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]]]:
             max_context_len=256,
             kv_tokens=16384,
             mamba_slots=256,
-            # Not the default, which is chosen for soaks: keeps figures of versions comparable.
+            # Fixed, so that figures stay comparable if the default, chosen for soaks, changes.
             chunked_prefill_size=512,
         )
     )
@@ -124,10 +124,10 @@ def _transformers(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]
             "It compares with transformers, which is not installed; "
             "`make install-test` or `pip install 'hybridbench[test]'` brings it."
         ) from error
-    # It would warn that its CPU path is plain PyTorch, which is intended here.
+    # It would warn that its CPU path is plain PyTorch, but that is intended here.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # Its annotations contradict its mix-ins; we use it as a callable of tensors.
+    # ``Any``, because its annotations contradict its mix-ins; it is only called with tensors.
     model: Any = Qwen3NextForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     model.eval()
 

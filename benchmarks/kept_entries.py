@@ -1,8 +1,8 @@
-"""Measure leak detection in heaps of watched processes, against "it rose at every heap scan".
+"""Measure leak detection in watched heaps, compared with "it rose at every heap scan".
 
-Healthy runs have four processes, each with hundreds of containers and types that behave like those
-of real servers; a leaking run has one leak among them.  Nothing here is fitted to the analysis: a
-run is leaking or healthy by construction.
+A run has four processes, each with hundreds of containers and types that behave like those of real
+servers; a leaking run has one leak among them.  Runs are leaking or healthy by construction, and
+nothing here is fitted to the analysis.
 
     python -m benchmarks kept-entries --runs 300 --leaking 40 --seed 640000
 """
@@ -28,7 +28,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.verdict import VerdictKind
 
 _ROSE = "rose at every scan"
-# Runs alternate: without idle points, and with one per minute.
+# Runs alternate between no idle points and one per minute.
 _IDLE_S = (0.0, 60.0)
 
 LEAKS: Mapping[str, tuple[Leak, float]] = {
@@ -44,13 +44,13 @@ LEAKS: Mapping[str, tuple[Leak, float]] = {
 
 @dataclass(frozen=True)
 class _Answer:
-    """Results of one run: the verdict, whether the planted leak is named, and the baseline's."""
+    """One run's results: the verdict, whether it names the planted leak, and the baseline's."""
 
     verdict: str
     named: bool
     driver: str
     rate: float
-    rose: bool  # in a leaking run the leak's path, in a healthy one any path
+    rose: bool  # the leak's path in a leaking run, any path in a healthy one
 
 
 def main(
@@ -64,7 +64,7 @@ def main(
         Watched(seed + i, load=LOADS[i % len(LOADS)], idle_s=_IDLE_S[i % 2], names=names)
         for i in range(runs)
     ]
-    # Every third restarts a process in the middle, every seventh is short.
+    # Every third run restarts a process halfway; every seventh is short.
     healthy = [
         replace(
             run,

@@ -1,6 +1,6 @@
-"""Compile every Triton kernel for a GPU that need not be there, and read what each one needs.
+"""Compile every Triton kernel for a GPU, without needing one, and report its resource usage.
 
-The arguments have the shapes of life-size models and no memory; nothing is launched.
+The arguments have the shapes of life-size models but no memory; nothing is launched.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REQUESTS: Final = 64
 _SLOTS: Final = 4 * _REQUESTS
 _KV_SLOTS: Final = 2**16
 _PREFILLS: Final = (512,) * 16
-"""New tokens of the requests of a prefill step; as many are cached."""
+"""New tokens per request of a prefill step; each has as many cached tokens."""
 _SPILLS: Final = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS: Final = re.compile(r"Used (\d+) registers")
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What one program of a kernel takes of a GPU, according to Triton and ptxas."""
+    """GPU resources that one program of a kernel uses, according to Triton and ptxas."""
 
     name: str
     warps: int
@@ -48,12 +48,12 @@ class CompiledKernel:
     """Per thread."""
     shared_bytes: int
     spilled_bytes: int
-    """Written to memory for lack of registers, and read from it."""
+    """Bytes written to memory and read back for lack of registers."""
 
 
 @contextmanager
 def compiling(capability: int) -> Iterator[list[CompiledKernel]]:
-    """While this is open, launching a Triton kernel only compiles it and appends it to the list.
+    """In this context, launching a Triton kernel only compiles it and appends it to the list.
 
     Raises:
         UsageError: Triton is not installed, or interprets kernels in this process.
@@ -69,7 +69,7 @@ def compiling(capability: int) -> Iterator[list[CompiledKernel]]:
         raise UsageError("Triton compiles nothing while it interprets; unset TRITON_INTERPRET.")
 
     class NoDevice:
-        """A driver that names a target."""
+        """A driver that does nothing but name a target."""
 
         def get_current_target(self) -> Any:
             return GPUTarget("cuda", capability, 32)
@@ -87,7 +87,7 @@ def compiling(capability: int) -> Iterator[list[CompiledKernel]]:
         log = io.StringIO()
         with redirect_stdout(log):
             result = run(kernel, *args, **{**kwargs, "warmup": True})
-        if log.getvalue():  # Nothing is compiled twice.
+        if log.getvalue():  # empty if the kernel has been compiled before
             facts = result.metadata
             compiled.append(
                 compiled_kernel(facts.name, facts.num_warps, facts.shared, log.getvalue())
@@ -98,7 +98,7 @@ def compiling(capability: int) -> Iterator[list[CompiledKernel]]:
     with tempfile.TemporaryDirectory() as folder, triton.knobs.nvidia.scope():
         triton.knobs.nvidia.dump_ptxas_log = True
         with triton.knobs.cache.scope():
-            # A kernel from the cache would have no log.
+            # A fresh cache, because a cached kernel would have no log.
             triton.knobs.cache.dir = folder
             JITFunction.run = compile_only
             try:
@@ -108,7 +108,7 @@ def compiling(capability: int) -> Iterator[list[CompiledKernel]]:
 
 
 def compiled_kernel(name: str, warps: int, shared_bytes: int, log: str) -> CompiledKernel:
-    """What ``log`` of ``ptxas -v`` says of a kernel and of the functions that it calls."""
+    """Return the resources that ``log`` (from ``ptxas -v``) gives for a kernel and its callees."""
     return CompiledKernel(
         name=name,
         warps=warps,
@@ -119,7 +119,7 @@ def compiled_kernel(name: str, warps: int, shared_bytes: int, log: str) -> Compi
 
 
 def compilation_lines(target: str) -> Iterator[str]:
-    """Compile every kernel of the dispatch table for one of ``TARGETS``: a table, row by row.
+    """Compile every kernel of the dispatch table for one of ``TARGETS``; yield a table's lines.
 
     Raises:
         UsageError: there is no such target, or Triton cannot compile in this process.
@@ -147,9 +147,9 @@ def compilation_lines(target: str) -> Iterator[str]:
 
 
 def life_size_calls() -> Iterator[tuple[str, str, Sequence[object]]]:
-    """Operations with the arguments of decode steps of 64 requests and prefills of 8,192 tokens.
+    """Yield operations with arguments of decode steps (64 requests) and prefills (8,192 tokens).
 
-    The shapes are of `qwen3-next-1b`, `nemotron-h-1b` and `gpt-oss`.
+    The shapes are those of `qwen3-next-1b`, `nemotron-h-1b` and `gpt-oss`.
     """
     yield from _attention("qwen3-next", heads=16, key_heads=2, head_dim=256)
     yield from _attention("gpt-oss", heads=64, key_heads=8, head_dim=64, window=128, sinks=True)
@@ -244,7 +244,7 @@ def _mamba2(*, heads: int, head_dim: int, groups: int, width: int) -> _Calls:
 
 
 def _chunks() -> tuple[ChunkPlan, int]:
-    """A plan, and its number of snapshots."""
+    """Return a chunk plan and its number of snapshots."""
     starts = np.cumsum(_PREFILLS) - _PREFILLS[0]
     plan = ChunkPlan.build(_PREFILLS, starts, _DEVICE, track_offsets=_PREFILLS)
     return plan, plan.snapshot_count

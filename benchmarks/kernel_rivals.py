@@ -1,6 +1,6 @@
-"""Public kernels for the same work, on the arguments of an engine's step.
+"""Public kernels that do the same work, on the arguments of an engine's step.
 
-What a rival needs in another layout, such as keys without gaps, is prepared before it is timed.
+Inputs that a rival needs in another layout, such as keys without gaps, are prepared before timing.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ GROUPED_MM: Final = "torch._grouped_mm"
 FLA: Final = "flash-linear-attention"
 
 RivalTimes: TypeAlias = dict[str, tuple[str, float | str]]
-"""By operation: its rival, and the rival's time for all calls, or why there is none."""
+"""For each operation its rival, and the rival's time for all calls or why it has none."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """Another implementation, ready to be called; ``prepare`` raises if it cannot be."""
+    """Another implementation; ``prepare`` makes it ready to call and raises if that fails."""
 
     name: str
     prepare: Callable[..., Callable[[], Tensor]]
 
 
 def rival_of(operation: str, arguments: tuple[Any, ...]) -> Rival | None:
-    """The public implementation of an operation, None if it has none for these arguments."""
-    # PyTorch's attention knows neither sinks nor, without a mask of all positions, windows.
+    """Return the public implementation of an operation; None if none takes these arguments."""
+    # PyTorch's attention does not support sinks, and windows only with a mask of all positions.
     if operation == "decode_attention" and arguments[4] is not None:
         return None
     if operation == "extend_attention" and (arguments[3].window, arguments[4]) != (None, None):
@@ -66,7 +66,7 @@ def _decode(
 def _extend(
     q: Tensor, keys: Tensor, values: Tensor, plan: ExtendPlan, _: None
 ) -> Callable[[], Tensor]:
-    # Here, not above: it loads torch._dynamo, which takes seconds.
+    # Imported here, because it loads torch._dynamo, which takes seconds.
     from torch.nn.attention.bias import causal_lower_right
 
     requests = []
@@ -122,11 +122,11 @@ def _delta_rule(
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
     places = plan.conv_rows[plan.output_rows]
-    # Between the rows of two requests there is a gap.
+    # A gap in the rows separates two requests.
     breaks = torch.nonzero(places.diff() != 1).flatten() + 1
     ends = torch.tensor([len(places)], device=v.device)
     cu_seqlens = torch.cat((ends.new_zeros(1), breaks, ends))
-    # It takes queries and keys in the model's dtype only.
+    # It accepts queries and keys only in the model's dtype.
     q, k, new = (part[places][None].to(v.dtype) for part in (qk[:, 0], qk[:, 1], v))
     states = pool[slots[plan.order.argsort()]]
 
@@ -143,7 +143,7 @@ def _delta_rule(
 def timed(
     calls: Iterable[tuple[str, tuple[Any, ...]]], seconds: Callable[[Callable[[], object]], float]
 ) -> RivalTimes:
-    """Prepare and time the rivals of ``calls``, operations with their arguments."""
+    """Prepare and time the rivals of ``calls``, which are operations with their arguments."""
     found: RivalTimes = {}
     for operation, arguments in calls:
         rival = rival_of(operation, arguments)
@@ -153,7 +153,7 @@ def timed(
         try:
             found[operation] = rival.name, so_far + seconds(rival.prepare(*arguments))
         except Exception as error:
-            # It is not ours, and must not end the benchmark.
+            # A failure of foreign code must not end the benchmark.
             found[operation] = rival.name, f"{type(error).__name__}: {error}".splitlines()[0][:80]
     return found
 

@@ -1,8 +1,8 @@
 """Record the calls of an engine's steps: operations of the dispatch table, and matrix products.
 
-On a CPU, calls are timed as they happen.  A CUDA device works asynchronously, so the arguments of a
-step are kept there, and its calls are repeated and timed alone.  Times on a CPU are CPU time of the
-thread: on a busy machine a step takes longer than one time slice of the process.
+On a CPU, calls are timed as they happen.  A CUDA device works asynchronously, so there a step's
+arguments are kept, and its calls are repeated and timed alone.  Times on a CPU are CPU time of the
+thread, because on a busy machine a step takes longer than one time slice of the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hybridbench.engine.kernels.dispatch import Kernels
 
 Phase = Literal["prefill", "decode"]
 PROJECTIONS: Final = "projections"
-"""Matrix products outside the table: those of the layers and of the head."""
+"""Matrix products outside the dispatch table: those of the layers and of the head."""
 
 _DECODES: Final = "decode_attention"
 _PRODUCTS: Final = frozenset(
@@ -42,8 +42,8 @@ _PRODUCTS: Final = frozenset(
     }
 )
 _REPEATS: Final = 20
-# Written to flush a CUDA device's cache.  That takes longer than the host needs to launch the timed
-# call, so the device does not wait within the measured time.
+# Written to flush a CUDA device's cache.  Writing takes longer than the host needs to launch the
+# timed call, so the measured time includes no waiting for the host.
 _FLUSH_BYTES: Final = 2**30
 
 
@@ -52,7 +52,7 @@ class Call:
     """One call of an operation, or one matrix product."""
 
     operation: str
-    """For a product: the operation that contains it, or ``PROJECTIONS``."""
+    """For a matrix product, the operation that contains it, or ``PROJECTIONS``."""
     seconds: float
     work: Work
     dtype: torch.dtype
@@ -95,7 +95,7 @@ class StepWatch:
 
     def __init__(self, device: torch.device) -> None:
         self._keeps = device.type == "cuda"
-        # Wall time for a device: the host may sleep while it waits.
+        # Wall time on a CUDA device, because the host may sleep while it waits.
         self._now_s = time.perf_counter if self._keeps else time.thread_time
         self._forward = "forward_s" if self._keeps else "forward_cpu_s"
         self._seen: list[_Seen] = []
@@ -110,7 +110,7 @@ class StepWatch:
         return Kernels(**forms)
 
     def watch(self, engine: Engine, *, counting: bool) -> Step | None:
-        """Run a step of ``engine``, which uses the watched table; None if no model ran in it.
+        """Run a step of ``engine``, which uses the watched table; return None if no model ran.
 
         With ``counting``, intercept all calls to PyTorch, which slows them.
         """
@@ -143,19 +143,19 @@ class StepWatch:
 
     @torch.inference_mode()
     def kept(self, phase: Phase) -> list[Call]:
-        """On a CUDA device: the calls of the latest largest step, each repeated and timed alone."""
+        """On a CUDA device, return the calls of the last of the largest steps, each timed alone."""
         _, seen = self._kept[phase]
         return [each.alone(cuda_seconds) for each in seen]
 
     @torch.inference_mode()
     def rivals(self, phase: Phase) -> RivalTimes:
-        """The public kernels for the same calls, on the same arguments."""
+        """Time the public kernels for the calls of ``kept``, on the same arguments."""
         _, seen = self._kept[phase]
         return timed([(each.operation, each.arguments) for each in seen], cuda_seconds)
 
     @torch.inference_mode()
     def alone(self, function: Callable[[], object]) -> list[Call]:
-        """The calls that ``function`` makes, each repeated and timed alone."""
+        """Return the calls that ``function`` makes, each repeated and timed alone."""
         self._seen = []
         function()
         seconds = cuda_seconds if self._keeps else cpu_seconds
@@ -194,7 +194,7 @@ class _TorchCalls(TorchFunctionMode):
         began_s = time.thread_time()
         result = func(*args, **(kwargs or {}))
         seconds = time.thread_time() - began_s
-        # Both factors have the summed dimension; baddbmm has an addend before them.
+        # The left factor has the summed dimension; baddbmm takes an addend first.
         left = args[1] if func is torch.baddbmm else args[0]
         work = Work(flops=2 * result.numel() * left.shape[-1])
         self.products.append(Call(self.operation, seconds, work, result.dtype))

@@ -1,9 +1,10 @@
 """The minimum work of one call of each operation: bytes moved and FLOPs.
 
 Bytes: every input is read once and every result written once; only the used rows of a pool count.
-An implementation that passes over its data twice moves more, and so reaches fewer bytes per second.
-FLOPs: those of matrix products, convolutions and recurrences; a multiplication and an addition are
-two.  Element-wise functions (exp, sigmoid, softmax) and data movement are not counted.
+An implementation that passes over its data twice moves more bytes than are counted, so its rate
+appears lower.
+FLOPs: those of matrix products, convolutions and recurrences; a multiplication and an addition
+count as two.  Element-wise functions (exp, sigmoid, softmax) and data movement are not counted.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _attention(
     keys: int,
     pairs: int,
 ) -> Work:
-    """Work for reading ``keys`` rows of the buffers, and for ``pairs`` of query and visible key."""
+    """Count reading ``keys`` rows of the buffers, and ``pairs`` of a query and a visible key."""
     _, heads, head_dim = q.shape
     rows = keys * (_bytes(key_buffer[0]) + _bytes(value_buffer[0]) + torch.int64.itemsize)
     return Work(2 * _bytes(q) + rows + _bytes(sinks), 4 * pairs * heads * head_dim)
@@ -82,7 +83,7 @@ def _gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> Work:
 def _gated_delta_rule_update(
     qk: Tensor, v: Tensor, g: Tensor, beta: Tensor, pool: Tensor, slots: Tensor, into: _Rows
 ) -> Work:
-    """``S <- e^g S`` is one operation per number of the state; S'k, S'q and kd' are two each."""
+    """Per number of the state, ``S <- e^g S`` counts as one operation, S'k, S'q and kd' as two."""
     states = len(slots) * pool[0].numel()
     moved = _bytes(qk, v, g, beta, slots) + v.numel() * pool.itemsize
     return Work(moved + _read_and_written(states, pool, into), 7 * states)
@@ -98,7 +99,7 @@ def _chunk_gated_delta_rule(
     plan: ChunkPlan,
     track_slots: Tensor | None,
 ) -> Work:
-    """Count the products of the chunked form; the triangular solve is half of a full product."""
+    """Count the products of the chunked form; the triangular solve counts as half a product."""
     size, chunks = plan.chunk_size, sum(plan.alive)
     key_heads, key_dim = qk.shape[2:]
     (tokens, heads), value_dim = g.shape, v.shape[2]
@@ -147,7 +148,7 @@ def _copy_states(
 def _mamba2_state_update(
     x: Tensor, dt: Tensor, a: Tensor, bc: Tensor, pool: Tensor, slots: Tensor, into: _Rows
 ) -> Work:
-    """The decay is one operation per number of the state; writing and reading are two each."""
+    """Per number of the state, the decay counts as one operation, writing and reading as two."""
     states = len(slots) * pool[0].numel()
     moved = 2 * _bytes(x) + _bytes(dt, a, bc, slots)
     return Work(moved + _read_and_written(states, pool, into), 5 * states)
@@ -164,7 +165,7 @@ def _mamba2_chunk_scan(
     plan: ChunkPlan,
     track_slots: Tensor | None,
 ) -> Work:
-    """Products are those of whole chunks; of the rows of x and bc, those of tokens are read."""
+    """Count products of whole chunks; of the rows of x and bc, only those of tokens are read."""
     size, chunks = plan.chunk_size, sum(plan.alive)
     (tokens, heads), head_dim = dt.shape, x.shape[2]
     groups, width = bc.shape[2:]
@@ -191,7 +192,7 @@ def _experts_sorted(
     biases: _Rows,
     unit: Callable[[Tensor], Tensor],
 ) -> Work:
-    """The matrices of every chosen expert are read once."""
+    """Count the matrices of every chosen expert as read once."""
     del unit
     used = len(set(chosen.flatten().tolist()))
     parts = (

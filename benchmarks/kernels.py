@@ -1,8 +1,8 @@
 """Time every operation of the dispatch table in an engine's steps, against the device's limits.
 
-The engine serves batches of requests, so that the operations have a model's shapes in prefill and
-decode steps.  The limits are measured in the same run: the fastest copy and the fastest matrix
-product of several sizes.
+The engine serves batches of requests, so that the operations have the shapes of a model's prefill
+and decode steps.  The limits, measured in the same run, are the fastest copy and the fastest matrix
+product over several sizes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ceilings:
     flops_per_s: Mapping[torch.dtype, float]
     """Rate of a square matrix product, by data type."""
     call_s: float
-    """Host time of the smallest call to PyTorch: one number added in place."""
+    """Host time of the smallest PyTorch call, which adds one number in place."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class OperationRow:
 
     operation: str
     calls: int
-    """Number per step."""
+    """Number of calls per step."""
     step_s: float
     """Time of all calls of a step; the median over steps."""
     work: Work
     """Work of all calls of a step; ``PROJECTIONS`` have only FLOPs."""
     dtype: torch.dtype
-    """Data type of its products."""
+    """Data type of the operation's matrix products."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class StepTable:
     Attributes:
         tokens: number of new tokens per step.
         step_s: time of a whole step, including scheduling.
-        forward_s: the part of it in the model and in sampling.
+        forward_s: the part of ``step_s`` in the model and in sampling.
         rows: the operations, longest first; on a CPU including ``PROJECTIONS``.
         products: all matrix products, including those within operations; None on a CUDA device.
         torch_calls: calls of PyTorch functions and methods per step.
-        rivals: on a CUDA device public kernels for the same work, from ``kernel_rivals.py``.
+        rivals: on a CUDA device, public kernels for the same work, from ``kernel_rivals.py``.
     """
 
     phase: Phase
@@ -102,12 +102,12 @@ class KernelBench:
 
     model: str
     card: str | None
-    """None on a CPU."""
+    """Name of the GPU; None on a CPU."""
     traffic: Traffic
     ceilings: Ceilings
     tables: tuple[StepTable, ...]
     state_copy: OperationRow | None
-    """``copy_states`` for all requests, timed alone, as few steps use it; None without states."""
+    """``copy_states`` for all requests, timed alone as few steps use it; None without states."""
 
 
 def bench_kernels(
@@ -129,7 +129,7 @@ def bench_kernels(
     counted: list[Step] = []
     for _ in range(rounds):
         timed += _serve(batches, watch, counting=False)
-        # Separate steps for counting, because intercepting calls to PyTorch slows all of them.
+        # Count in separate steps, because intercepting calls to PyTorch slows all of them.
         counted += _serve(batches, watch, counting=True)
     return KernelBench(
         model=model,
@@ -142,7 +142,7 @@ def bench_kernels(
 
 
 def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
-    """The fastest copy, and for each data type the fastest product, over a range of sizes.
+    """Return the fastest copy, and each data type's fastest product, over a range of sizes.
 
     One CPU thread copies fastest within its caches; a CUDA device needs large sizes.
     """
@@ -196,7 +196,7 @@ def _table(
     watch: StepWatch,
     device: torch.device,
 ) -> StepTable:
-    """The table of the steps with the most tokens; others occur when a batch begins or ends."""
+    """Return the table of the steps with the most tokens; smaller ones begin or end a batch."""
     timed, counted = _largest(phase, timed), _largest(phase, counted)
     if device.type == "cuda":
         rows = _rows([watch.kept(phase)])

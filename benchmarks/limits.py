@@ -1,9 +1,9 @@
 """Measure the growth of healthy runs in their first minutes, and derive limits from it.
 
 Four profiles of different kinds are soaked for twenty minutes with several seeds; the first minutes
-of these runs serve as shorter runs.  The limit for a length is 1.5 times the worst upper bound, but
-at least the amount by which a healthy process may settle in that time, below which nothing is
-called a leak.
+of these runs serve as shorter runs.  The limit for a length is 1.5 times the worst upper bound.  It
+is never below the amount by which a healthy process may settle in that time, because smaller growth
+is not reported as a leak.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hybridbench.rundir.reader import read_run
 from hybridbench.targets.own_process import own_command
 from hybridbench.workload.catalog import load_profile
 
-# Steady, churn, sessions, bursts.
+# One profile each for steady load, churn, sessions and bursts.
 PROFILES: Final = ("steady-decode", "chat-churn", "session-churn", "burst-idle")
 LENGTHS_S: Final = (120.0, 180.0, 240.0, 300.0, 420.0, 600.0, 1200.0)
 GROWTH_GB_PER_H: Final = (0.0, 0.2, 1.0, 3.7, 10.0)
@@ -41,15 +41,16 @@ _FIRST_SEED: Final = 101
 _ROOM: Final = 1.5
 # Share of a run; the rest is warm-up.
 _JUDGED_SHARE: Final = 0.9
-# A length whose limit would exceed this gets none: growth of 1 GB/h must never be CLEAN.
+# A length whose limit would exceed this has no limit: growth of 1 GB/h must never be CLEAN.
 _MOST_BYTES_PER_H: Final = 0.9e9
-# Requirements on the growth table: for runs of at least this length, this share must be CLEAN
-# without growth, and LEAK with growth like sglang#25770's or more; and growth that is never CLEAN.
+# Requirements on the growth table.  Of runs of at least this length, this share must be CLEAN
+# without growth, and this share must be LEAK from this growth on (that of sglang#25770).  The last
+# one is growth that must never be CLEAN.
 _DECIDES_FROM_S: Final = 300.0
 _DECIDED_SHARE: Final = 0.9
 _LEAK_GB_PER_H: Final = 3.7
 _NEVER_CLEAN_GB_PER_H: Final = 1.0
-# The sampling cadence of a run of the shortest length.
+# The sampling intervals of a run of the shortest length.
 _CADENCE: Final = ("probe.sample_every=1s", "probe.collectible_every=3s", "checkpoint.every=60s")
 _PATIENCE_S: Final = 600.0
 
@@ -67,7 +68,8 @@ class Recording:
 class LimitRow:
     """Results of one profile's recordings at one length, in bytes per hour.
 
-    ``open_count`` runs grew by more than a process may settle: no limit makes them CLEAN.
+    ``open_count`` is the number of runs that grew by more than a process may settle, so that no
+    limit makes them CLEAN.
     """
 
     profile: str
@@ -124,7 +126,7 @@ def recordings(store: Path) -> list[Recording]:
 def record_missing(
     store: Path, seeds: int, jobs: int, told: Callable[[str], None]
 ) -> list[Recording]:
-    """All recordings, after making those that ``store`` lacks, ``jobs`` soaks at a time."""
+    """Make the recordings that ``store`` lacks, ``jobs`` soaks at a time; return all of them."""
     store.mkdir(parents=True, exist_ok=True)
     have = {(r.profile, r.seed) for r in recordings(store)}
     missing = [each for each in wanted(seeds) if each not in have]
@@ -157,14 +159,14 @@ def growth_rows(found: Sequence[Recording]) -> Iterator[GrowthRow]:
 
 
 def shipped(profile: str) -> tuple[dict[str, float], ...]:
-    """The current limits of the shipped profile ``profile``, in a manifest's form."""
+    """The current limits of the shipped profile ``profile``, as a manifest stores them."""
     return tuple({"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).limits)
 
 
 def beginning(
     record: RunRecord, length_s: float, limits: tuple[dict[str, float], ...]
 ) -> RunRecord:
-    """The first ``length_s`` of traffic as a run planned with that length, under ``limits``."""
+    """Return the first ``length_s`` of traffic, as a run planned so long, under ``limits``."""
     begun_s = next(phase.t_s for phase in record.all_events(Phase) if phase.name == "warmup")
     cut = record.until(begun_s + length_s)
     stored = record.manifest.profile
@@ -175,7 +177,7 @@ def beginning(
 
 
 def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
-    """``record`` with linear growth added to its private memory, otherwise unchanged."""
+    """Return ``record`` with linear growth added to its private memory."""
     memory = record.series[MEMORY]
     added = gb_per_h * 1e9 / 3600.0 * (memory.t_s - memory.t_s[0])
     grown = Series(memory.name, memory.t_s, memory.value + added)
@@ -183,7 +185,7 @@ def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
 
 
 def missed_limits(rows: Sequence[GrowthRow]) -> Iterator[str]:
-    """A sentence for each cell of the growth table that contradicts ``detection.md``."""
+    """Yield a sentence for each cell of the growth table that contradicts ``detection.md``."""
     for row in rows:
         runs, length = len(row.verdicts), f"{row.length_s / 60:.0f} min, {row.gb_per_h:g} GB/h"
         decides = row.length_s >= _DECIDES_FROM_S
@@ -199,7 +201,7 @@ def missed_limits(rows: Sequence[GrowthRow]) -> Iterator[str]:
 
 
 def limit_table(rows: Sequence[LimitRow]) -> list[str]:
-    """Markdown: the worst upper bound of each profile, and the limit of the length."""
+    """Return, as Markdown, each profile's worst upper bound and the limit for each length."""
     profiles = [p for p in PROFILES if any(row.profile == p for row in rows)]
     head = [f"{p} ({next(r.runs for r in rows if r.profile == p)} runs)" for p in profiles]
     lines = [
@@ -222,7 +224,7 @@ def limit_table(rows: Sequence[LimitRow]) -> list[str]:
 
 
 def growth_table(rows: Sequence[GrowthRow]) -> list[str]:
-    """Markdown: LEAK / INCONCLUSIVE / CLEAN of each length and rate, other verdicts after them."""
+    """Return, as Markdown, LEAK / INCONCLUSIVE / CLEAN per length and rate, then other verdicts."""
     lines = [
         "| length | " + " | ".join(f"{g:g} GB/h" for g in GROWTH_GB_PER_H) + " |",
         "|---" * (len(GROWTH_GB_PER_H) + 1) + "|",
@@ -254,7 +256,7 @@ def _result(results: Sequence[MetricResult], name: str) -> MetricResult:
 
 
 def _upper(result: MetricResult) -> float:
-    """The upper bound of the rate; infinite if there were too few samples."""
+    """Return the upper bound of the rate; infinite with too few samples."""
     return math.inf if result.rate_per_hour is None else result.rate_per_hour.upper
 
 
@@ -271,7 +273,7 @@ def _verdicts(row: GrowthRow) -> str:
 
 
 def _rounded_up(value: float) -> float:
-    """Round up to a multiple of 10, or up to 100 to a multiple of 5."""
+    """Round up to a multiple of 5, or of 10 above 100."""
     step = 10.0 if value > 100.0 else 5.0
     return math.ceil(value / step) * step
 

@@ -1,6 +1,6 @@
 """Measure the accuracy of the load client, and its cost per request.
 
-A server answers with a first token after 20 ms and 10 ms between tokens, and measures the actual
+A server sends the first token after 20 ms and further tokens every 10 ms.  It measures the actual
 times itself, as sleeps last longer than requested on a busy machine.  The difference between the
 client's and the server's times is the client's error.
 
@@ -51,7 +51,7 @@ LAST = (
 
 
 class Exchange(asyncio.Protocol):
-    """One connection of the server; it measures its delays where its bytes come and go."""
+    """One connection of the server; measures delays where bytes are received and sent."""
 
     def __init__(self, measured: dict[str, list[float]]) -> None:
         self._measured = measured
@@ -96,7 +96,7 @@ class Exchange(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Answer completions on ``port``, and report the delays since the last report on /measured."""
+    """Answer completions on ``port``; /measured reports the delays since it was last read."""
     measured: dict[str, list[float]] = {TTFT: [], ITL: []}
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Exchange(measured), "127.0.0.1", port)
@@ -104,7 +104,7 @@ async def serve(port: int) -> None:
 
 
 def traffic(url: str, arrival: str) -> Traffic:
-    """Chats without aborts."""
+    """Return traffic of chats without aborts."""
     settings = {"arrival": arrival, "aborts": "{}"}
     settings["output"] = f"{{tokens: [{TOKENS}, {TOKENS}]}}"
     profile = load_profile("chat-churn").with_overrides({**settings, "bad_input": "{}"})
@@ -121,7 +121,7 @@ def traffic(url: str, arrival: str) -> Traffic:
 
 
 def drive(url: str, seconds: float, arrival: str) -> tuple[HttpLoad, dict[str, Any], float]:
-    """Send for ``seconds``, and wait for the last answer.
+    """Send requests for ``seconds``, and wait for the last answer.
 
     Returns:
         The client, its latencies, and the seconds from its first report of a request to the end.
@@ -145,12 +145,12 @@ def drive(url: str, seconds: float, arrival: str) -> tuple[HttpLoad, dict[str, A
 
 
 def at_a_time(concurrency: int) -> str:
-    """A closed loop."""
+    """Return the arrival of a closed loop."""
     return f"{{process: closed, concurrency: {concurrency}}}"
 
 
 def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
-    """Quantiles of both sides, and their difference, in ms."""
+    """Return a line with the quantiles of both sides and their difference, in ms."""
     histogram = LatencyHistogram()
     histogram.add_counts(client)
     cuts = statistics.quantiles(server, n=100)
@@ -163,7 +163,7 @@ def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
 
 
 def rates(url: str, seconds: float, concurrency: int, rival: Sequence[str]) -> Iterator[str]:
-    """Answered requests per second of both clients, in alternating blocks: a line for each pair."""
+    """Measure requests per second of both clients in alternating blocks; yield a line per pair."""
     ratios = []
     for _ in range(PAIRS):
         load, _, took_s = drive(url, seconds, at_a_time(concurrency))
@@ -183,7 +183,7 @@ def rates(url: str, seconds: float, concurrency: int, rival: Sequence[str]) -> I
 
 
 def bench_serve(url: str, vllm: str, tokenizer: str) -> list[str]:
-    """The rival's command line, for requests like the client's."""
+    """Return the rival's command line, for requests like the client's."""
     return [
         *(vllm, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", tokenizer),
         *("--dataset-name", "random", "--random-input-len", "64", "--ignore-eos"),
@@ -203,7 +203,7 @@ def main(
         ),
     ] = ("", ""),
 ) -> None:
-    """The load client of `soak --url`: its error, its lateness, its processor time for a request.
+    """The load client of `soak --url`: its error, its lateness, its processor time per request.
 
     The error is the difference between its latencies and those of a server with known delays.
     """

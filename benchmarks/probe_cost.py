@@ -1,7 +1,7 @@
 """Measure the cost of a probe in a small HTTP server: requests/s and latencies with and without it.
 
-Blocks with and without heap scans alternate, so that a machine that becomes slower affects both.
-The server has one thread; one client sends request after request, like the tokens of a stream.
+Blocks with and without heap scans alternate, so that a slowdown of the machine affects both.
+The server has one thread, and one client sends request after request, like the tokens of a stream.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Block:
 
 
 def measure(objects: int, resident_mib: int, blocks: int, block_s: float) -> str:
-    """One row: a server with ``objects`` tracked objects and ``resident_mib`` of other memory."""
+    """Return a row for a server with ``objects`` tracked objects and ``resident_mib`` of memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "sockets"
         server = subprocess.Popen(
@@ -107,7 +107,7 @@ def _watched_block(
     pid: int,
     ways: list[str],
 ) -> Block:
-    """A block with heap scans as often as the budget allows."""
+    """Measure a block with heap scans as often as the budget allows."""
     import threading
 
     ended = threading.Event()
@@ -160,7 +160,7 @@ def main(
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of each kind.")] = 4,
     block_s: Annotated[float, typer.Option(min=1.0, help="Seconds of a block.")] = 10.0,
 ) -> None:
-    """What looks of the probe cost a server: requests/s, latencies and pauses."""
+    """What the probe's heap scans cost a server: requests/s, latencies and pauses."""
     cases = [(int(count), 0) for count in objects or (1e6, 5e6)]
     cases += [(1_000_000, int(gib * 1024)) for gib in resident_gib or (8.0,)]
     print(

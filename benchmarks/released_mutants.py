@@ -1,9 +1,9 @@
 """Recall on foreign code: take statements out of a released engine, one at a time, and soak it.
 
-Each healthy soak first records which statements the traffic executes.  A sample of the calls that
+Healthy soaks first record which statements the traffic executes.  Then a sample of the calls that
 give something back (free, release, remove, pop, evict, unlock) is removed from a copy of the
-prepared release, and the copy is soaked on the traffic that executes it.  Nothing here knows what
-the statements are for.
+prepared release, one call per copy, and the copy is soaked on the traffic that executes that call.
+No knowledge about the purpose of the statements is used.
 
     python -m benchmarks released-mutants OUT --targets DIR [--sample 20] [--seed 1]
 """
@@ -48,7 +48,7 @@ class Subject:
     Attributes:
         package: folder below site-packages.
         parts: files and folders of the driven classes; the rest is for servers and models.
-        workloads: profile and options by name; those that the published results have.
+        workloads: profile and options by name, those of the published results.
     """
 
     package: str
@@ -99,7 +99,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """Found, crashed, missed, or dead: it ended or stood still before it was steady."""
+        """Found, crashed, missed, or dead (it ended or hung before it was steady)."""
         if self.verdict in FINDINGS:
             return "found"
         if not self.was_steady:
@@ -109,7 +109,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of a prepared release, made of hard links, in which single files are replaced."""
+    """A copy of a prepared release, made of hard links, in which single files can be replaced."""
 
     root: Path
     name: str
@@ -121,7 +121,7 @@ class Copy:
 
     @contextmanager
     def with_files(self, texts: Mapping[str, str]) -> Iterator[None]:
-        """Replace the files of ``texts``, by path, and put the release's own back afterwards."""
+        """Replace files by ``texts`` (by path), and restore the release's own files afterwards."""
         for path, text in texts.items():
             file = self.package / path
             file.rename(file.with_suffix(".own"))
@@ -151,7 +151,7 @@ class Copy:
             try:
                 process.wait(seconds + _PATIENCE_S)
             except subprocess.TimeoutExpired:
-                # A mutant may leave a scheduler that serves nothing and never ends its drain.
+                # A mutant's scheduler may serve nothing and never finish its drain.
                 os.killpg(process.pid, signal.SIGINT)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_PATIENCE_S)
@@ -175,7 +175,7 @@ def main(
     seconds: Annotated[int, typer.Option(help="Traffic of each soak.", min=30)] = 60,
     jobs: Annotated[int, typer.Option(help="Soaks at a time.", min=1)] = 2,
 ) -> None:
-    """Remove calls that give something back from a release, one at a time; soak each mutant."""
+    """Remove calls that free something from a release, one at a time; soak each mutant."""
     name = target.replace("==", "-")
     if not (targets / name / "env").is_dir():
         raise UsageError(f"{target}: not in {targets}; `hybridbench target prepare {target}`.")
@@ -203,7 +203,7 @@ def main(
         executed = dict(
             zip(workloads, pool.map(lambda one: soaks.healthy(one, every), workloads), strict=True)
         )
-        # The first workload that executes a statement: the later ones are special.
+        # The first workload that executes the statement, as later ones are more specialised.
         where = {slug: name for name, slugs in reversed(executed.items()) for slug in slugs}
         able = [candidate for candidate in every if candidate.slug in where]
         drawn = random.Random(seed).sample(able, min(sample, len(able)))
@@ -215,7 +215,7 @@ def main(
 
 
 class _Soaks:
-    """Soaks of one release, healthy and mutated; those that ``out`` has are not repeated."""
+    """Soaks of one release, healthy and mutated; those already in ``out`` are not repeated."""
 
     def __init__(
         self, out: Path, target: str, seconds: int, sources: Mapping[str, str], copies: Queue[Copy]
@@ -228,7 +228,7 @@ class _Soaks:
         self._known = {one.name: one for one in stored}
 
     def healthy(self, workload: str, every: Sequence[Candidate]) -> frozenset[str]:
-        """Return the slugs of those of ``every`` that ``workload`` executes."""
+        """Return the slugs of the candidates in ``every`` that ``workload`` executes."""
         file = self._out / f"{workload.replace(', ', '-').replace(' ', '-')}.txt"
         paths = dict.fromkeys(candidate.file for candidate in every)
         texts = {path: _counting(self._sources[path], path, every, file) for path in paths}
@@ -236,7 +236,7 @@ class _Soaks:
         return frozenset(file.read_text().split() if file.exists() else ())
 
     def mutant(self, candidate: Candidate, workload: str) -> Outcome:
-        """Soak the release without the statement ``candidate``."""
+        """Soak the release with the statement ``candidate`` removed."""
         text = changed_module(self._sources[candidate.file], [candidate], counted=False)
         store = self._out / candidate.slug
         return self._soak(candidate.name, workload, {candidate.file: text}, store)
@@ -262,7 +262,7 @@ class _Soaks:
 def _counting(source: str, path: str, every: Sequence[Candidate], file: Path) -> str:
     """Return ``source`` with each candidate recorded in ``file`` when it is first executed."""
     changed = changed_module(source, [c for c in every if c.file == path], counted=True)
-    # A module's docstring and its imports of __future__ must stay first.
+    # A module's docstring and its __future__ imports must stay first.
     lines = changed.splitlines(keepends=True)
     future = [number for number, line in enumerate(lines) if line.startswith("from __future__")]
     at = future[-1] + 1 if future else 0

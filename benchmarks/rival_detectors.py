@@ -1,7 +1,7 @@
-"""The usual leak detectors for memory series, for comparison: lines, ranks, rules of thumb, and the
-prototype of the analysis.
+"""Rival leak detectors for memory series, for comparison.
 
-All but the last drop the first tenth as warm-up, as they cannot detect its end.  All get the same
+They are line fits, rank tests, rules of thumb, and the prototype of the analysis.  All but the last
+drop the first tenth as warm-up, because they cannot detect where warm-up ends.  All get the same
 floor and margin as the analysis of a run.
 """
 
@@ -78,7 +78,7 @@ def theil_sen(trace: LabelledTrace, limits: Thresholds) -> Answer:
 
 
 def endpoints(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """More than a tenth and more than 20 MB between the first and the last samples."""
+    """A leak if the last samples exceed the first by more than a tenth and by more than 20 MB."""
     _, y = _after_warmup(trace)
     edge = max(1, y.size // 50)
     first, last = float(np.median(y[:edge])), float(np.median(y[-edge:]))
@@ -87,7 +87,7 @@ def endpoints(trace: LabelledTrace, limits: Thresholds) -> Answer:
 
 
 def last_quarter(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """Whether a line through the last quarter has a slope above the floor."""
+    """A leak if a line through the last quarter has a slope above the floor."""
     late = trace.t_s >= trace.t_s[0] + 0.75 * (trace.t_s[-1] - trace.t_s[0])
     slope, _ = _line(trace.t_s[late] / 3600.0, trace.value[late])
     return Answer(LEAK if slope > limits.floor else CLEAN)

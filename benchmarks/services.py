@@ -1,7 +1,8 @@
 """Labelled memory of simulated services: a held-out set to evaluate the analysis, not to tune it.
 
-The fourth generator, with its own parts (``services_parts``), leaks, noise colours and sampler
-faults.  If the analysis is ever changed because of misses here, a new held-out generator is needed.
+The fourth trace generator, with its own parts (``services_parts``), leaks, noise colours and
+sampler faults.  If the analysis is ever changed because of misses here, a new held-out generator is
+needed.
 Sizes in MB, times in seconds, rates in MB/h.
 """
 
@@ -81,13 +82,13 @@ CLEAN_KINDS = tuple(f"{a}, {b}" for a, b in product(PARTS, PARTS) if a <= b)
 
 
 def clean_trace(kind: str, seed: int) -> LabelledTrace:
-    """A healthy service with the two parts in ``kind``, or one if they are the same."""
+    """Return a healthy service with the two parts in ``kind``, or one part if both are the same."""
     rng = np.random.default_rng([seed, 23, *kind.encode()])
     return _trace(rng, kind, list(dict.fromkeys(kind.split(", "))), None)
 
 
 def leaking_trace(kind: str, seed: int) -> LabelledTrace:
-    """A service with the leak and the part in ``kind``, losing 1 MB/h to 5 GB/h."""
+    """Return a service with the leak and the part in ``kind``, losing 1 MB/h to 5 GB/h."""
     rng = np.random.default_rng([seed, 29, *kind.encode()])
     leak, part = kind.split(", ")
     return _trace(rng, kind, [part], leak)
@@ -127,7 +128,7 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
 
 
 def _chance(clock: Clock, lost: FloatArray) -> float:
-    """Standard deviation of the total loss, estimated from losses per equal share of requests."""
+    """Estimate the total loss's standard deviation from the losses of equal shares of requests."""
     each = np.diff(np.interp(np.linspace(0.0, 1.0, 41), clock.done, lost))
     return float(np.std(each, ddof=1) * np.sqrt(each.size))
 
@@ -154,7 +155,7 @@ def _pink(
 def _telegraph(
     rng: Random, t: FloatArray, sd: float, tau_s: float, clock: Clock
 ) -> tuple[FloatArray, float]:
-    """Random telegraph noise: a buffer that exists or not."""
+    """Random telegraph noise: a buffer that is allocated and freed at random."""
     gaps = np.diff(t, prepend=t[0])
     flips = rng.random(t.size) < 0.5 * (1.0 - np.exp(-gaps / tau_s))
     side = np.where(np.cumsum(flips) % 2 == 0, 1.0, -1.0)
@@ -183,7 +184,7 @@ _COLOURS = (_pink, _telegraph, _as_busy, _one_sided)
 
 
 def _sample_times(rng: Random, duration_s: float) -> FloatArray:
-    """A sampler that restarts up to twice with another interval, and may be blind for a while."""
+    """Sample times of a sampler that restarts up to twice with another interval, with gaps."""
     edges = np.sort(rng.uniform(0.0, duration_s, int(rng.integers(0, 3))))
     edges = np.concatenate([[0.0], edges, [duration_s]])
     parts = []

@@ -1,7 +1,7 @@
 """Memory of the services in ``services``: managed heaps, slabs, tables, sessions.
 
-Each part maps the clock of arrivals to its memory at each tick, as a share of the process.  No part
-is a curve over time, and none is in ``simulated_parts``.
+Each part maps the clock of arrivals to its memory at each tick, as a share of the process's memory.
+No part is a curve over time, and none is also in ``simulated_parts``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.simulated_parts import Clock, Part, Random, poisson_times, reverting
 from hybridbench.analysis.record import FloatArray
 
-_FULL_BY = 0.55  # of the run
+_FULL_BY = 0.55  # share of the run
 
 
 def paced_heap(rng: Random, clock: Clock) -> FloatArray:
@@ -59,7 +59,7 @@ def slab_pool(rng: Random, clock: Clock) -> FloatArray:
 
 
 def sessions(rng: Random, clock: Clock) -> FloatArray:
-    """Open sessions: none at the start, in equilibrium once the first have ended."""
+    """Open sessions: none at the start, and an equilibrium once the first ones have ended."""
     life = rng.uniform(0.01, 0.1)
     count = int(rng.integers(200, 3000))
     opened = poisson_times(rng, clock, count)
@@ -95,7 +95,7 @@ def decaying_pages(rng: Random, clock: Clock) -> FloatArray:
 
 
 def mapped_file(rng: Random, clock: Clock) -> FloatArray:
-    """A file read once from front to back, and kept in memory."""
+    """A file that is read once from start to end and stays in memory."""
     return rng.uniform(0.02, 0.4) * np.minimum(clock.done / rng.uniform(0.05, _FULL_BY), 1.0)
 
 

@@ -1,8 +1,8 @@
 """Run a released sglang's caches on the same turns, in a separate environment.
 
-``benchmarks.against_sglang`` starts it with an interpreter that has sglang; it answers JSON lines.
-Packages that sglang requires, but that a machine without a GPU cannot install, are replaced by
-empty ones.
+``benchmarks.against_sglang`` starts this program with an interpreter that has sglang and exchanges
+JSON lines with it.  Packages that sglang requires but that cannot be installed without a GPU are
+replaced by empty ones.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class AbsentError(Exception):
 
 
 class _StubType(type):
-    """A class whose attributes are again such classes."""
+    """A metaclass of classes whose attributes are such classes as well."""
 
     def __getattr__(cls, name: str) -> Any:
         return _stub(name)
 
 
 class _StubModule(types.ModuleType):
-    """A module that has any attribute; none is ever called."""
+    """A module that has every attribute; none of them is ever called."""
 
     def __getattr__(self, name: str) -> Any:
         return _stub(name)
@@ -90,12 +90,12 @@ class _BenchReq:
 
     @property
     def kv(self) -> _BenchReq:
-        """The place where 0.5.23 keeps a request's holdings."""
+        """The object in which 0.5.23 keeps what a request holds."""
         return self
 
     @property
     def holds_mamba(self) -> bool:
-        """Whether it has a state slot."""
+        """Whether the request has a state slot."""
         return self.mamba_pool_idx is not None
 
 
@@ -110,7 +110,7 @@ class SglangCache:
         self._conversations = Conversations(pattern)
         self._block = Block()
         self._mamba: Any = None
-        # With windows: the two allocators behind the one that the tree uses.
+        # With windows, the two allocators behind the one that the tree uses.
         self._parts: tuple[Any, Any] | None = None
         if kind == "windows":
             sizes = pattern.kv_tokens, pattern.swa_tokens
@@ -137,7 +137,7 @@ class SglangCache:
         if unified:
             params.tree_components = api.components(kind)
         self.cache = tree(params)
-        # Other trees free duplicates in insert; the plain tree leaves them to its caller.
+        # Other trees free duplicates in insert; with the plain tree, the caller must.
         self._frees_duplicates = kind == "full" and not unified
 
     def run(self, turns: int) -> Block:
@@ -186,7 +186,7 @@ class SglangCache:
         block.hit_tokens += hit
 
     def _indices(self, matched: Any) -> Any:
-        """The reused KV slots: up to 0.5.18 a part of the match, later a separate query."""
+        """The reused KV slots: part of the match up to 0.5.18, later a separate query."""
         if self._api.matches_have_indices:
             return matched.device_indices
         path = self.cache.path_device_indices(matched.last_device_node)
@@ -200,7 +200,7 @@ class SglangCache:
         else:
             short, swa_short = (missing - part.available_size() for part in self._parts)
         if short > 0 or swa_short > 0:
-            # Evict from each pool what it lacks, as the scheduler does.
+            # Evict from each pool only what that pool lacks, as the scheduler does.
             self._evict(api.EvictParams(max(0, short), swa_num_tokens=max(0, swa_short)))
         fresh = self._fresh(missing)
         value = api.torch.cat((matched, fresh))
@@ -213,7 +213,7 @@ class SglangCache:
         return value, slots
 
     def _fresh(self, count: int) -> Any:
-        """Slots for ``count`` tokens; with windows as in its allocator, which works with pages."""
+        """Return slots for ``count`` tokens; with windows, take them in both pools and map them."""
         if self._parts is None:
             fresh = self._kv.alloc(count)
             assert fresh is not None, "the pattern does not fit its KV pool"
@@ -241,7 +241,7 @@ class _Api:
         self.torch = torch
         from sglang.srt import server_args
 
-        # Otherwise a property would load a model's configuration.
+        # Set ``_mamba_cache_chunk_size``, because its property would load a model's configuration.
         arguments = server_args.ServerArgs(model_path="dummy", page_size=1)
         arguments._mamba_cache_chunk_size = 64
         server_args.set_global_server_args_for_scheduler(arguments)
@@ -281,7 +281,7 @@ class _Api:
         try:
             from sglang.srt.mem_cache.unified_cache_components import ComponentType as Type
         except ImportError:
-            # The location in 0.5.23.
+            # Its location in 0.5.23.
             from sglang.srt.mem_cache.unified_cache.components import ComponentType as Type
 
         beside = {"full": (), "states": (Type.MAMBA,), "windows": (Type.SWA,)}

@@ -1,9 +1,10 @@
 """Labelled memory of simulated processes: mechanisms driven by arrivals, not curves over time.
 
-The third generator, besides ``benchmarks/corpus.py`` and the tests' own.  Nothing is drawn as a
-shape: a clock of requests drives parts (``benchmarks/simulated_parts.py``) that allocate and free
-memory, and a leak loses bytes per event.  Kinds are pairs; half of the pairs are held out while the
-analysis is developed on the others.  Sizes in MB, times in seconds, rates in MB/h.
+The third trace generator, besides ``benchmarks/corpus.py`` and that of the tests.  Nothing is drawn
+as a curve: a clock of requests drives parts (``benchmarks/simulated_parts.py``) that allocate and
+free memory, and a leak loses bytes per event.  Each kind is a pair of mechanisms; half of the pairs
+are held out, and the analysis is developed on the others.
+Sizes in MB, times in seconds, rates in MB/h.
 """
 
 from __future__ import annotations
@@ -89,14 +90,14 @@ HELD_OUT_CLEAN_KINDS = tuple(
 
 
 def clean_trace(kind: str, seed: int) -> LabelledTrace:
-    """A healthy process with the two parts in ``kind``, or one if they are the same."""
+    """Return a healthy process with the two parts in ``kind``, or one part if both are the same."""
     rng = np.random.default_rng([seed, 17, *kind.encode()])
     names = kind.split(", ")
     return _trace(rng, kind, list(dict.fromkeys(names)), None)
 
 
 def leaking_trace(kind: str, seed: int) -> LabelledTrace:
-    """A process with the leak and the part in ``kind``, losing 1 MB/h to 10 GB/h."""
+    """Return a process with the leak and the part in ``kind``, losing 1 MB/h to 10 GB/h."""
     rng = np.random.default_rng([seed, 19, *kind.encode()])
     leak, part = kind.split(", ")
     return _trace(rng, kind, [part], leak)
@@ -124,7 +125,7 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
     resolvable = False
     if leak is not None:
         density = 2.0 * tau_s * sd * sd
-        # A random part is unpredictable, and so noise for the estimate of the leak.
+        # A random part cannot be predicted, so it counts as noise when the leak is estimated.
         chance = [h for name, h in zip(parts, held, strict=True) if _by_chance(name, clock)]
         density += sum(density_at_zero(clock, part) for part in chance)
         known = [h for name, h in zip(parts, held, strict=True) if not _by_chance(name, clock)]
@@ -133,7 +134,7 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
     work, load = traffic(clock, t)
     growing = going_rate(clock, lost, by_time=leak == "by timer")
     if leak in _BY_CHANCE:
-        # The rate of random events is that of the whole window, not of its last quarter.
+        # For random events, use the rate over the whole window, not over its last quarter.
         growing = mean_rate(clock, lost)
     if "unloading" in parts:
         growing += going_rate(clock, held[parts.index("unloading")], by_time=True)
@@ -163,7 +164,7 @@ def _by_chance(part: str, clock: Clock) -> bool:
 
 
 def density_at_zero(clock: Clock, part: FloatArray) -> float:
-    """Spectral density at zero of a random part, in MB^2 s, from means of sub-windows."""
+    """Estimate a random part's spectral density at zero, in MB^2 s, from means of sub-windows."""
     late = part[clock.t_s >= WARMUP * clock.duration_s]
     means = np.array([stretch.mean() for stretch in np.array_split(late, _STRETCHES)])
     at = np.arange(_STRETCHES) - 0.5 * (_STRETCHES - 1)
@@ -174,8 +175,10 @@ def density_at_zero(clock: Clock, part: FloatArray) -> float:
 
 
 def going_rate(clock: Clock, lost: FloatArray, *, by_time: bool) -> float:
-    """MB/h over the last quarter of the judged window, by time, or by requests at their mean rate,
-    at which a leak per request would continue.
+    """Return the rate in MB/h over the last quarter of the judged window.
+
+    With ``by_time`` the quarter is measured in time, otherwise in requests; their mean rate then
+    converts the loss per request to MB/h.
     """
     x = clock.t_s / clock.duration_s
     done = x if by_time else clock.done
@@ -191,7 +194,7 @@ def mean_rate(clock: Clock, lost: FloatArray) -> float:
 
 
 def _sample_times(rng: Random, duration_s: float) -> tuple[FloatArray, float]:
-    """A sampler that is sometimes late, and that a busy machine delays for minutes."""
+    """Times and interval of a sampler that is often late, and sometimes by minutes."""
     interval_s = float(rng.choice([1.0, 2.0, 5.0, 10.0, 20.0, 30.0]))
     gaps = interval_s * (1.0 + rng.exponential(rng.choice([0.0, 0.05, 0.3]), int(1e5)))
     late = rng.random(gaps.size) < rng.choice([0.0, 0.002]) * interval_s / 30.0
@@ -201,8 +204,10 @@ def _sample_times(rng: Random, duration_s: float) -> tuple[FloatArray, float]:
 
 
 def least_error(clock: Clock, lost: FloatArray, held: list[FloatArray], density: float) -> float:
-    """Standard error of the total loss in the judged window, in MB, for an estimator that knows the
-    shapes of the leak and of each part, but not their sizes.
+    """Return the smallest standard error of the total loss in the judged window, in MB.
+
+    It is that of an estimator to which the shapes of the leak and of each part are known, but not
+    their sizes.
     """
     at = np.linspace(WARMUP, 1.0, _POINTS) * clock.duration_s
     rows = [np.interp(at, clock.t_s, column) for column in (lost, *held)]

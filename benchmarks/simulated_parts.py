@@ -1,8 +1,8 @@
 """Memory of a simulated healthy process: caches, allocators, collectors, workers.
 
-Each part maps a clock of arrivals to its memory at each tick, as a share of the process.  Every
-fill ends by six tenths of the run: a longer one cannot be distinguished from a leak without other
-evidence, and so would not be a fair test.
+Each part maps a clock of arrivals to its memory at each tick, as a share of the process's memory.
+Every fill ends by six tenths of the run: without other evidence, a longer one cannot be
+distinguished from a leak, so it would not be a fair test.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray
 
 Random = np.random.Generator
-_FULL_BY = 0.6  # of the run
+_FULL_BY = 0.6  # share of the run
 
 
 @dataclass(frozen=True)
 class Clock:
     """Arrivals at equidistant ticks; ``told`` is whether the sampler records them.
 
-    It mostly does, because a soak drives its own traffic.
+    Usually it does, because a soak drives its own traffic.
     """
 
     t_s: FloatArray
@@ -52,7 +52,7 @@ Part = Callable[[Random, Clock], FloatArray]
 
 
 def arrivals(rng: Random, duration_s: float, ticks: int) -> Clock:
-    """Traffic that is even, cycles like days, comes in shifts, or has levels."""
+    """Return traffic that is even, follows a daily cycle, comes in shifts, or has levels."""
     x = np.linspace(0.0, 1.0, ticks)
     level = _level(rng, x)
     per_tick = float(np.exp(rng.uniform(np.log(3.0), np.log(200.0))))
@@ -72,7 +72,7 @@ def quiet(rng: Random, clock: Clock) -> FloatArray:
 
 
 def key_cache(rng: Random, clock: Clock) -> FloatArray:
-    """Entries by key: popular keys come early, rare ones late, until capacity or the last key."""
+    """A cache that fills up to its capacity or the last key; popular keys come first."""
     keys = 10.0 ** np.linspace(0.0, rng.uniform(2.0, 4.0), 60)
     weight = keys ** -rng.uniform(0.0, 1.2) * np.gradient(keys)
     chance = weight / weight.sum() / np.gradient(keys)
@@ -80,13 +80,13 @@ def key_cache(rng: Random, clock: Clock) -> FloatArray:
     seen = (np.gradient(keys) * (1.0 - np.exp(-chance * drawn[:, None]))).sum(axis=1)
     capacity = rng.uniform(0.3, 0.95) * float(np.interp(_FULL_BY, clock.done, seen))
     filled: FloatArray = np.minimum(seen, capacity) / capacity
-    # Once full, entries of other sizes replace those evicted.
+    # Once full, evicted entries are replaced by entries of other sizes.
     churn = rng.uniform(0.0, 0.01) * reverting(rng, clock, 0.01) * (filled >= 1.0)
     return rng.uniform(0.02, 0.4) * (filled + churn)
 
 
 def arenas(rng: Random, clock: Clock) -> FloatArray:
-    """Varying live objects; an arena is released only when it happens to be all free."""
+    """A varying number of live objects; an arena is released only when it happens to be empty."""
     live = 1.0 + 0.3 * reverting(rng, clock, rng.uniform(0.005, 0.03))
     held = np.empty_like(live)
     top, returns = live[0], rng.uniform(0.0, 0.02)
@@ -113,7 +113,7 @@ def collector(rng: Random, clock: Clock) -> FloatArray:
 
 
 def worker_pool(rng: Random, clock: Clock) -> FloatArray:
-    """Workers that warm up, and are replaced after a number of requests, not all at once."""
+    """Workers that warm up and are replaced after some number of requests, at different times."""
     helpers = int(rng.integers(2, 9))
     life = rng.uniform(0.08, 0.5)
     warm = life * rng.uniform(0.03, 0.3)

@@ -1,8 +1,8 @@
 """Measure the bookkeeping of a decode step: batching, allocation, processing results, events.
 
-A stub model answers at once, and the engine's own measure of forward time is subtracted, so that
-only bookkeeping remains.  It must depend only on the batch, not on the size of the pools or the
-engine's age.
+A stub model answers at once, and the forward time that the engine measures is subtracted, so that
+only bookkeeping remains.  Its cost must depend only on the batch, not on the size of the pools or
+the number of requests served before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMPT_TOKENS = 64
 _OUTPUT_TOKENS = 384
 _SETTLE_STEPS = 8  # until the batch decodes as a whole
 
-# One layer of each kind and tiny heads: a pool of a million tokens is tens of megabytes.
+# One layer of each kind and tiny heads, so that a pool of a million tokens takes tens of megabytes.
 _MODEL = Qwen3NextConfig(
     vocab_size=64,
     hidden_size=16,
@@ -88,7 +88,7 @@ def bench_step(
     served: Sequence[int] = (0, 2_000),
     steps: int = 200,
 ) -> list[StepCostRow]:
-    """One row for each pool size and age; ``steps`` decode steps of 32 requests are timed."""
+    """Time ``steps`` decode steps of 32 requests, for each pool size and each number ``served``."""
     rows = []
     for size in kv_tokens:
         engine = _engine(size)

@@ -2,10 +2,10 @@
 
 Every container is a mechanism driven by the same simulated traffic: requests in flight, caches with
 and without a limit, caches of distinct keys, lists that are cleared at intervals, uncollected
-garbage.  None is drawn from a curve that the analysis fits.
+garbage.  None follows a curve that the analysis fits.
 
-A leak adds entries with one event and never removes them.  Its size is known, so a run is leaking
-or healthy by construction.
+A leak adds entries at one kind of event and never removes them.  Its size is known, so a run is
+leaking or healthy by construction.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _BLOCK_BYTES: Final = 96.0
 class Leak:
     """A leak of ``each`` entries of ``path`` in ``role`` for a ``share`` of the events ``event``.
 
-    ``path`` is empty if no container holds them, ``objects`` if they are plain numbers; ``blocks``
-    and ``native_bytes`` are allocated without any name.  It is not a leak with a ``power`` below 1
-    (a cache that sees fewer and fewer new keys), with a ``life_s`` after which each entry is
-    removed, or if it reaches the limit of ``most`` entries.
+    ``path`` is empty if no container holds the entries, ``objects`` if they are plain numbers.
+    ``blocks`` and ``native_bytes`` are memory that no path or type accounts for.  Three settings
+    make it healthy instead: a ``power`` below 1 (a cache that gets fewer and fewer new keys), a
+    ``life_s`` after which each entry is removed, and a limit of ``most`` entries that is reached.
     """
 
     event: str = "finished"
@@ -183,7 +183,7 @@ def _series(
     return [(name, Series(name, t, value)) for name, value in {**counters, **levels}.items()]
 
 
-# A mechanism: maps times, and the start time ``begun_s`` of the process, to numbers of entries.
+# Maps times, and the start time ``begun_s`` of the process, to numbers of entries.
 _Mechanism = Callable[[FloatArray, float], FloatArray]
 
 
@@ -208,7 +208,7 @@ def _process(
                 types[leak.objects] = kept
     times = np.arange(rng.uniform(8.0, 20.0), run.duration_s - 2.0, run.census_s)
     times = times + rng.uniform(-0.1, 0.1, times.size) * run.census_s
-    for at in traffic.idle:  # a heap scan at each idle point, and none shortly before or after
+    for at in traffic.idle:  # one heap scan at each idle point, none shortly before or after it
         times = times[np.abs(times - at) > 9.0]
     times = np.sort(np.concatenate([times, np.array(traffic.idle) + 1.0]))
     for index, begun_s in enumerate(starts):

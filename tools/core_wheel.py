@@ -1,7 +1,7 @@
 """Build hybridbench-core: the same source without the engine's dependencies; ``make wheel``.
 
-Its metadata is that of pyproject.toml under another name.  The wheel includes the descriptions of
-the defects, because only the engine's classes can provide them.
+Its metadata is that of pyproject.toml under another name.  The descriptions of the defects are
+written into the wheel, because only the engine's classes can provide them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEFT_OUT: Final = ("torch", "safetensors")
 
 
 def core_project(text: str) -> str:
-    """pyproject.toml for hybridbench-core, from that of hybridbench.
+    """Derive hybridbench-core's pyproject.toml from that of hybridbench.
 
     Raises:
         ValueError: a line to replace is not found exactly once.

@@ -1,9 +1,9 @@
-"""How many files know each kind of finding, and how often a finding's data is read by a string.
+"""Count the files that mention each kind of finding, and the reads of its data by string keys.
 
     python -m tools.finding_files
 
-A finding that lives in one file is cheap to add and to change; each further file that names its
-code is one more to keep in step.  A value that is read by a key is one that no type checker sees.
+A finding that is defined in one file is cheap to add and to change; each further file that names
+its code must be kept in step.  Type checkers cannot check a value that is read by a string key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def modules(package: Path) -> list[Module]:
 
 
 def declared_kinds(files: Iterable[Module]) -> dict[str, str]:
-    """The classes that declare a ``kind``, with its value, in the order of the files."""
+    """Return the classes that declare a ``kind``, and its value, in the order of the files."""
     found: dict[str, str] = {}
     for file in files:
         for node in ast.walk(file.tree):
@@ -77,8 +77,10 @@ def files_of_kinds(files: Sequence[Module]) -> dict[str, list[str]]:
 
 
 def keyed_reads(files: Iterable[Module]) -> list[Read]:
-    """Every read by a string key: calls of functions in ``analysis/reading.py``, and items of
-    anything called ``data``.
+    """Return every read by a string key.
+
+    These are calls of the functions in ``analysis/reading.py``, and items of anything called
+    ``data``.
     """
     files = list(files)
     readers = _readers(files)
@@ -104,7 +106,7 @@ def _declared(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _spelled(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """All names, including those of classes, and all strings except docstrings."""
+    """Return all names, including those of classes, and all strings except docstrings."""
     names, strings = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -140,7 +142,7 @@ def _readers(files: Iterable[Module]) -> set[str]:
 
 
 def _imported(tree: ast.Module, readers: set[str]) -> Mapping[str, str]:
-    """The names by which a file can call ``readers``, with the functions that they mean."""
+    """Map the names by which a file can call ``readers`` to the functions."""
     room, _, module = READING.removesuffix(".py").rpartition("/")
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -170,7 +172,7 @@ def _reads(file: Module, readers: Mapping[str, str]) -> Iterator[Read]:
 
 
 def _call_that_reads(call: ast.Call, readers: Mapping[str, str]) -> str:
-    """``number(...)`` or ``data.get(...)``; empty for any other call."""
+    """Return how ``call`` reads, ``number(...)`` or ``data.get(...)``; empty for other calls."""
     function = call.func
     called = ast.unparse(function)
     if called in readers:

@@ -1,4 +1,4 @@
-"""Describe the machine for ``make gpu``: its card, versions, and missing packages."""
+"""Describe the machine for ``make gpu``: its GPU, versions, and missing packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps(facts))
 
 
 def machine_facts() -> dict[str, str]:
-    """Versions, and the card if there is one; empty without PyTorch.
+    """Return versions, and the GPU if there is one; empty without PyTorch.
 
     Runs in a separate process, so that nothing stays on the device.
     """
@@ -42,7 +42,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def driver() -> str:
-    """Version of the card's driver."""
+    """Version of the GPU's driver."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return _said(query).partition("\n")[0] or "unknown"
 
@@ -62,7 +62,7 @@ def _said(command: Sequence[str]) -> str:
 
 
 def missing_wheels(folder: Path) -> list[Path]:
-    """The wheels of ``folder`` that this interpreter lacks, or has in an older version."""
+    """Wheels in ``folder`` that this interpreter lacks or has in an older version."""
     missing = []
     for wheel in sorted(folder.glob("*.whl")):
         name, version = wheel.name.split("-")[:2]
@@ -94,11 +94,11 @@ def install(wheels: Path, target: Path) -> str:
 
 
 def environment_of(scratch: Path, site: Path) -> dict[str, str]:
-    """The environment for all commands; they write only to ``scratch``, except for bytecode."""
+    """The environment of all commands, in which they write only bytecode outside ``scratch``."""
     theirs = {
         k: v for k, v in os.environ.items() if k not in {"TRITON_INTERPRET", "PYTEST_ADDOPTS"}
     }
-    # With bytecode disabled, every process would compile all of its imports.
+    # Keep bytecode: without it, every process would compile all of its imports.
     theirs.pop("PYTHONDONTWRITEBYTECODE", None)
     path = os.pathsep.join(filter(None, (str(ROOT), str(site), os.environ.get("PYTHONPATH"))))
     return theirs | {

@@ -1,8 +1,8 @@
-"""What this checkout does on a CUDA device, as one page of results: ``make gpu``.
+"""Run this checkout on a CUDA device and write one page of results: ``make gpu``.
 
-Needs nothing but the standard library to start, so that it runs on a bare machine with PyTorch,
-Triton and no network; wheels of what else is missing can be given.  The page is written after each
-step: whatever ends the script early, the steps before are on it.
+Needs only the standard library to start, so that it runs on a bare machine with PyTorch, Triton and
+no network; wheels of other missing packages can be given.  The page is written after each step, so
+that it has all finished steps however the script ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TESTS = (
     "tests/unit/engine/models/test_qwen3_next.py",
 )
 TESTS_OF_TIMES = ("tests/unit/benchmarks/test_kernels.py",)
-"""These run alone on the device, because they compare times."""
+"""Tests that run alone on the device, because they compare times."""
 SOAK = ("-m", "hybridbench", "soak", "--device", "cuda", "--dtype", "bfloat16")
 LENGTH = ("--duration", "3m", "--extend", "0", "--ui", "none")
 RATES = {"device_allocated_bytes": "device memory", "rss_anon_swap_bytes": "private memory"}
@@ -107,7 +107,7 @@ def _outcome(result: Result) -> str:
 
 
 def _complaint(ended: Ended) -> Iterator[str]:
-    """The last output of a failed command, unless it has a verdict."""
+    """Yield the last output of a failed command, unless it has a verdict."""
     last = (ended.errors or ended.output).strip().splitlines()[-15:]
     if ended.failure and last and ended.verdict is None:
         yield from ("", f"{ended.command.name}, {ended.failure}:", "", "```text")
@@ -122,7 +122,7 @@ def _text(ended: Sequence[Ended]) -> Iterator[str]:
 
 
 def _tests(ended: Sequence[Ended]) -> Iterator[str]:
-    """The tests that did not pass, and pytest's count."""
+    """Yield the tests that did not pass, and pytest's summary."""
     for each in ended:
         said = [_plain(line) for line in each.output.strip().splitlines()]
         named = [line for line in said if re.match(r"FAILED|ERROR|SKIPPED", line)]
@@ -145,7 +145,7 @@ def _verdicts(ended: Sequence[Ended]) -> Iterator[str]:
 
 
 def _growth(verdict: Mapping[str, Any], metric: str) -> str:
-    """The 95% confidence interval of the metric's hourly growth."""
+    """Return the 95% confidence interval of the metric's hourly growth."""
     for result in verdict["metrics"]:
         if result["metric"] == metric and result.get("rate_per_hour"):
             rate = result["rate_per_hour"]
@@ -163,10 +163,10 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """``text`` without paths of this machine."""
+    """Return ``text`` without paths of this machine."""
     home = str(Path.home())
     text = text.replace(f"{ROOT}/", "").replace(tempfile.gettempdir(), "TMP")
-    # A user without a home directory has the root directory.
+    # A user without a home directory gets the root directory, which must not be replaced.
     text = text if home == "/" else text.replace(home, "~")
     return text.replace("```", "'''")
 
@@ -177,7 +177,7 @@ def file_name(card: str, date: str) -> str:
 
 
 def examples(steps: Sequence[Step]) -> list[Result]:
-    """Made-up results of all kinds: the first step fails, the last has no time left."""
+    """Return made-up results of all kinds: the first step fails, the last has no time left."""
     failed = Ended(steps[0].commands[0], 1, 2.0, "FAILED tests/made_up.py\n1 failed in 2s")
     last = Result(steps[-1], reason=no_time(steps[-1], 3.0))
     right = [Result(step, tuple(map(_example, step.commands))) for step in steps[1:-1]]
@@ -193,7 +193,7 @@ def _example(command: Command) -> Ended:
 
 
 def no_time(step: Step, left_s: float) -> str:
-    """Why ``step`` is not started."""
+    """Return why ``step`` is not started."""
     return f"no time left ({left_s:.0f} s; it needs {step.least_s} s)"
 
 

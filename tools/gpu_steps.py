@@ -21,12 +21,12 @@ GRACE_S = 15.0
 
 @dataclass(frozen=True)
 class Command:
-    """Arguments for the interpreter, and the expected result."""
+    """A command: arguments for the interpreter, and the expected result."""
 
     name: str
     arguments: tuple[str, ...]
     says: str
-    """Text in its output on success; for a soak, the verdict."""
+    """Text that the output contains on success; for a soak, the verdict."""
     store: Path | None = None
     """Directory in which a soak stores its run."""
 
@@ -44,7 +44,7 @@ class Ended:
 
     @property
     def failure(self) -> str:
-        """The failure, as a phrase; empty if there is none."""
+        """How the command failed, as a phrase; empty if it succeeded."""
         if self.exit_code is None:
             return f"stopped after {self.took_s:.0f} s"
         if self.command.store is not None:
@@ -59,11 +59,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class Step:
-    """Commands that run in parallel, and a section of the page.
+    """Commands that run in parallel and make one section of the page.
 
     Attributes:
-        least_s: the step is not started with less time left.
-        limit_s: the step is stopped after this time.
+        least_s: the least time left with which the step is started.
+        limit_s: the time after which the step is stopped.
     """
 
     title: str
@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a step; if ``ended`` is empty it was not run, for ``reason``."""
+    """The result of a step; an empty ``ended`` means that it was not run, because of ``reason``."""
 
     step: Step
     ended: tuple[Ended, ...] = ()
@@ -100,7 +100,7 @@ def run_step(step: Step, environment: Mapping[str, str], limit_s: float, logs: P
 
 
 class _Running:
-    """A running command with all processes that it starts."""
+    """A running command with all the processes that it starts."""
 
     def __init__(self, command: Command, environment: Mapping[str, str], logs: Path) -> None:
         self._command = command
@@ -129,7 +129,7 @@ class _Running:
 
     def ended(self) -> Ended:
         if self._asked:
-            # Kill its child processes, too, even if it has ended itself.
+            # Also kill its child processes, even if the command itself has ended.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -28,7 +28,7 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "released-eng
 _TABLE: Final = re.compile(r"(<!-- rows: (\S+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)
 _STRAY: Final = re.compile(r"instances\..+\.stray")
 _MISSING: Final = re.compile(r"pool\..+\.residual")
-# Options that say where files are, and not what ran.
+# Options that only say where files are, not what was run.
 _PLACES: Final = ("--targets", "--store", "--ui")
 _COLUMNS: Final = {
     "release": "release",
@@ -52,11 +52,11 @@ class Row(
         traffic: the profile, and the settings that differ from it.
         finding: the verdict and its first finding.
         rate: rate of that finding, with its interval.
-        counts: what was counted exactly.
-        fixed_in: a later release that was run under the same traffic, and what was counted there.
-        minutes: what was recorded.
-        date: the day.
-        command: what ran, without the folders.
+        counts: exact counts.
+        fixed_in: a later release that was run under the same traffic, and the counts there.
+        minutes: recorded minutes.
+        date: the day of the run.
+        command: the command line without folders.
     """
 
     release: str
@@ -83,7 +83,7 @@ def write(page: Path, rows: Mapping[str, Sequence[Row]]) -> None:
 
 
 def with_tables(text: str, rows: Mapping[str, Sequence[Row]]) -> str:
-    """The text of a page with each table replaced by that of ``rows``."""
+    """Return ``text`` with each table replaced by that of ``rows``."""
     return _TABLE.sub(lambda found: found[1] + _table(rows[found[2]]) + found[3], text)
 
 
@@ -109,7 +109,7 @@ def row_of(run: Path) -> Row:
 
 
 def _counts(record: RunRecord) -> str:
-    """What was counted in classes that were driven; "" of a server."""
+    """Return the exact counts of driven classes; "" for a server."""
     strays = [one.value for name, one in record.series.items() if _STRAY.fullmatch(name)]
     missing = [one.value for name, one in record.series.items() if _MISSING.fullmatch(name)]
     if not strays:
@@ -122,7 +122,7 @@ def _counts(record: RunRecord) -> str:
 
 
 def _options(command: Sequence[str]) -> list[str]:
-    """The words of ``command`` without the options that name folders."""
+    """Return the words of ``command`` without the options that name folders."""
     words, kept = iter(command), list[str]()
     for word in words:
         if word in _PLACES:

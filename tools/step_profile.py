@@ -1,7 +1,7 @@
-"""A prefill and a decode step of the engine in PyTorch's profiler: where a device's time goes.
+"""Profile a prefill and a decode step with PyTorch's profiler, to see how a device spends its time.
 
-``python -m benchmarks kernels`` says how fast each operation is; this says what else runs on the
-device, and how long the device waits for the host.  ``make gpu`` puts it on its page.
+``python -m benchmarks kernels`` shows how fast each operation is; this shows what else runs on the
+device, and how long the device waits for the host.  ``make gpu`` includes the result in its page.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProfiledEvents(Protocol):
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A step that a model ran in."""
+    """A step in which a model ran."""
 
     phase: str
     tokens: int
@@ -60,16 +60,18 @@ class Share:
 
     @property
     def waits(self) -> bool:
-        """Whether this is the host waiting for the device."""
+        """Whether this is time in which the host waits for the device."""
         return "Synchronize" in self.name
 
 
 @dataclass(frozen=True)
 class StepProfile:
-    """Attributes:
-    step_ms: median without the profiler, which slows the host.
-    kernels: on the device, longest first; empty on a CPU.
-    host: calls to PyTorch and CUDA with their self time on the host, under the profiler.
+    """The profile of one step.
+
+    Attributes:
+        step_ms: median without the profiler, which slows the host.
+        kernels: on the device, longest first; empty on a CPU.
+        host: calls to PyTorch and CUDA with their self time on the host, under the profiler.
     """
 
     phase: str
