@@ -1,4 +1,4 @@
-"""What many tests need: nano models, engines of their sizes, runs to the end."""
+"""Shared builders: nano models, engines sized for them, and runs until idle."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NANO_MODEL = Qwen3NextConfig(
 # The same block without recurrent layers.
 ATTENTION_MODEL = replace(NANO_MODEL, layer_types=("full_attention", "full_attention"))
 
-# By turns a window of eight tokens and all of them, with experts and sinks.
+# Layers alternate between a window of eight tokens and full attention, with experts and sinks.
 WINDOW_MODEL = GptOssConfig(
     vocab_size=48,
     hidden_size=16,
@@ -82,7 +82,7 @@ NANO_ENGINE = EngineConfig(
 
 @cache
 def nano_model() -> Model:
-    """One nano model for all tests: it owns weights only, so engines can share it."""
+    """One nano model for all tests; it owns only weights, so engines can share it."""
     return build_model(NANO_MODEL, torch.float64, "cpu", seed=1)
 
 
@@ -108,12 +108,12 @@ def make_engine(
     recorder: GraphRecorder | None = None,
     **changes: Any,
 ) -> Engine:
-    """An engine of the nano model's sizes; ``changes`` replace fields of NANO_ENGINE.
+    """Build an engine sized for the nano model; ``changes`` replace fields of NANO_ENGINE.
 
-    Without a ``model`` the next token is a digest of what the slots hold (DigestModel).
-    By default it checks all invariants after every step and raises if one is broken.
-    With a ``drafter`` it verifies what that guesses.  Copies and storage I/O run on no thread:
-    steps that wait for one are counted, and a busy machine can hold a thread up for any number.
+    Without a ``model``, the next token is a digest of what the slots hold (DigestModel).
+    By default the engine checks all invariants after every step and raises if one is broken.
+    With a ``drafter`` it verifies that drafter's tokens.  Copies and storage I/O use no threads,
+    because a busy machine can delay a thread by any number of steps.
     """
     if drafter is not None:
         changes["speculative_algorithm"] = "NGRAM"
@@ -131,14 +131,14 @@ def make_engine(
 
 
 def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:
-    """The same with an attention-only model, whose KV comes in pages of any size."""
+    """Build an engine with an attention-only model, which allows any page size."""
     sizes = {"chunked_prefill_size": max(32, page_size), "kv_tokens": max(256, 8 * page_size)}
     model = DigestModel(ATTENTION_MODEL)
     return make_engine(model=model, page_size=page_size, **{**sizes, **changes})
 
 
 def make_window_engine(page_size: int = 1, **changes: Any) -> Engine:
-    """The same with sliding windows, whose KV is in two pools."""
+    """Build an engine with a sliding-window model, whose KV is in two pools."""
     sizes = {
         "chunked_prefill_size": max(32, page_size),
         "kv_tokens": max(256, 8 * page_size),
@@ -149,9 +149,9 @@ def make_window_engine(page_size: int = 1, **changes: Any) -> Engine:
 
 
 def make_tracking_engine(page_size: int = 1, **changes: Any) -> Engine:
-    """The hybrid engine with track buffers, whose KV comes in pages of any size.
+    """Build a hybrid engine with track buffers, which allow any page size.
 
-    By default states are saved in prefill and in decode at multiples of 16 tokens, or of a page.
+    By default states are saved at multiples of 16 tokens or of the page size.
     """
     grid = max(16, page_size)
     usual = {
@@ -170,12 +170,12 @@ def make_req(rid: str = "r", prompt: list[int] | None = None, max_new_tokens: in
 
 
 def tree_nodes() -> list[TreeNode]:
-    """All that are alive, of whatever tree."""
+    """Return all live tree nodes, of any tree."""
     return [thing for thing in gc.get_objects() if type(thing) is TreeNode]
 
 
 def run_to_idle(engine: Engine, most_steps: int = 2000) -> list[EngineEvent]:
-    """Step until nothing is left to do; the events of all steps.
+    """Step until the engine has no work; return the events of all steps.
 
     Raises:
         AssertionError: the engine still has work after ``most_steps``.
@@ -189,7 +189,7 @@ def run_to_idle(engine: Engine, most_steps: int = 2000) -> list[EngineEvent]:
 
 
 def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
-    """Conversations of three turns over two system prompts, more than the states can cover."""
+    """Run three-turn conversations over two system prompts, with more prefixes than state slots."""
     rng = random.Random(seed)
     system = [[rng.randrange(48) for _ in range(16)] for _ in range(2)]
     params = SamplingParams(max_new_tokens=2, ignore_eos=True)
@@ -202,7 +202,7 @@ def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
 
 
 def assert_nothing_lost(engine: Engine) -> None:
-    """Slot by slot: holders and ledger agree, and the sums balance."""
+    """Check that holders and ledger agree on every slot, and that the totals balance."""
     assert engine.audit() == []
     for pool, stats in engine.pool_stats().items():
         assert stats.residual == 0, (pool, stats)
@@ -210,7 +210,7 @@ def assert_nothing_lost(engine: Engine) -> None:
 
 
 def assert_idle_and_clean(engine: Engine) -> None:
-    """No request, nothing held by one, no lock in the tree, the tree sound."""
+    """Check that the engine is idle, no request holds a slot or a lock, and the tree is sound."""
     assert engine.is_idle
     assert engine.check_invariants(idle=True) == []
     assert_nothing_lost(engine)

@@ -1,4 +1,4 @@
-"""Settings of every test run: one torch thread, and how long Hypothesis may look."""
+"""Settings of every test run: threads, environment, Hypothesis profiles, garbage collection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 
-# Before numpy and torch are loaded: tests run beside other work on few cores, where a second thread
-# waits for a busy core and slows small matrices.
+# Must be set before numpy and torch are loaded.  Tests share few cores with other work, where a
+# second thread waits for a busy core and slows down operations on small matrices.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
-# What a shell or a CI service sets for its own terminal, or for soaks, is no input of a test.
+# Tests must not depend on variables that a shell or CI service sets for its terminal or for soaks.
 _TERMINAL = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
 for _name in _TERMINAL | {name for name in os.environ if name.startswith("HYBRIDBENCH_")}:
     os.environ.pop(_name, None)
@@ -18,7 +18,7 @@ for _name in _TERMINAL | {name for name in os.environ if name.startswith("HYBRID
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-# Engines take milliseconds to seconds to build and run: no deadline, and "too slow" means nothing.
+# Engines take milliseconds to seconds to build and run, so there is no deadline or speed check.
 _PATIENT = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -33,9 +33,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(autouse=True)
 def _environment_is_given_back() -> Iterator[None]:
-    """Commands that run in this process set variables that a later test's children would inherit.
+    """Restore the environment after each test.
 
-    PYTHONSAFEPATH, which is one, keeps a program that a test starts from importing its neighbours.
+    Commands that run in this process set variables that a later test's children would inherit.  One
+    is PYTHONSAFEPATH, which stops a started program from importing modules next to it.
     """
     before = os.environ.copy()
     yield
@@ -45,14 +46,14 @@ def _environment_is_given_back() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: one more than there are cores, as scenario tests wait more than they work."""
+    """``-n auto``: one worker more than cores, because scenario tests mostly wait."""
     return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several workers: scenarios come first, so that the others compute while one of them waits.
+    """With several workers, run scenarios first, so that other tests compute while they wait.
 
-    A worker begins with its share of the list, and those that are done take from the end of it.
+    Each worker starts with its share of the list; idle workers take tests from the end of it.
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: "scenarios" not in item.path.parts)
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: no collection walks it while it grows."""
+    """Disable garbage collection during test collection, which only adds long-lived objects."""
     gc.disable()
     try:
         return (yield)
@@ -69,7 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests are no garbage: collections in tests leave them alone."""
+    """Freeze the collected tests, so that garbage collections in tests do not traverse them."""
     _freeze()
 
 
@@ -77,7 +78,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, object, object]:
-    """What a file of tests imported and cached stays: collections in the next leave it alone."""
+    """Freeze what a test file imported and cached before the next file starts."""
     done = yield
     if nextitem is not None and nextitem.path != item.path:
         _freeze()
@@ -90,9 +91,9 @@ def _freeze() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Triton kernels run in its interpreter, but for ``pytest -m gpu``, which compiles them.
+    """Run Triton kernels in its interpreter, except with ``pytest -m gpu``, which compiles them.
 
-    Triton reads this when it is imported, which no conftest does.
+    Triton reads this variable on import, and no conftest imports it.
     """
     if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"

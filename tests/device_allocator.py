@@ -1,4 +1,4 @@
-"""A stand-in for PyTorch's allocators of a CUDA device: counts what is alive, on any machine."""
+"""A fake of PyTorch's CUDA allocators that counts live memory on any machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _SEGMENT = 1000
 
 
 class Graph:
-    """A recorded graph, which owns a pool."""
+    """A recorded graph, which owns a memory pool."""
 
 
 class DeviceAllocator:
-    """Hands out blocks of segments of 1,000 bytes, and releases none of them.
+    """Allocates blocks from segments of 1,000 bytes, and never releases a segment.
 
-    A tensor counts until its storage is freed, whoever refers to it; a graph's pool until the graph
-    is.
+    A tensor counts until its storage is freed; a graph's pool counts until the graph is freed.
     """
 
     def __init__(self) -> None:
@@ -33,17 +32,17 @@ class DeviceAllocator:
         self._segments = 0
 
     def tensor(self, size: int) -> Tensor:
-        """``size`` bytes of the device."""
+        """Allocate ``size`` bytes of device memory."""
         made = self._counted(self._tensors, size)
         self._segments = max(self._segments, -(-sum(self._tensors.values()) // _SEGMENT))
         return made
 
     def pinned(self, size: int) -> Tensor:
-        """``size`` bytes that the device can access directly."""
+        """Allocate ``size`` bytes of pinned host memory."""
         return self._counted(self._pinned, size)
 
     def graph(self, size: int) -> Graph:
-        """A graph whose pool has ``size`` bytes, and no tensor."""
+        """Allocate a graph whose pool has ``size`` bytes and no tensor."""
         graph, number = Graph(), next(self._numbers)
         self._pools[number] = size
         weakref.finalize(graph, self._pools.pop, number)
@@ -56,7 +55,7 @@ class DeviceAllocator:
         weakref.finalize(array, alive.pop, number)
         return torch.from_numpy(array)
 
-    # What PyTorch answers, in the places of its functions.
+    # The following replace PyTorch's functions of the same purpose.
 
     def host_memory_stats(self) -> dict[str, int]:
         pinned = sum(self._pinned.values())

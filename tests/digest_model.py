@@ -1,7 +1,7 @@
-"""A model whose next token is a digest of everything it reads: for tests of what is around a model.
+"""A fake model whose next token is a digest of everything it reads, for tests of the engine.
 
-A text that is read from one wrong slot, or in a wrong order, goes on with other tokens at once; a
-real model's choice often survives that.  And it costs a tenth: a step is a few numpy calls.
+Reading a single wrong slot, or a wrong order, changes the next tokens at once, while a real model
+often still chooses the same ones.  A step is a few numpy calls and costs a tenth of a real one.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Words: TypeAlias = NDArray[np.uint64]
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MODULUS = np.uint64(1 << 52)
-# Tokens of which each is mostly followed by the next: texts repeat, so that guesses come true.
+# Each token is mostly followed by the next in a circle of this many, so that texts repeat and draft
+# tokens are accepted.
 _CIRCLE = 4
-# A text that stops at it is seldom cut short by it.
+# A stop token that seldom occurs, so that few texts are cut short.
 RARE_TOKEN = 7
 
 
 class DigestModel:
-    """Keys, values and states are numbers below 2^52, which pools of float64 keep exactly.
+    """A model whose keys, values and states are integers below 2^52, which are exact in float64.
 
-    The layers are those of ``config``: an attention layer digests the keys and values of all
-    positions, one with a window those of the last, a recurrent one adds each new token to its
-    state, and its convolution looks at the
-    token before.
+    The layers are those of ``config``.  A full-attention layer digests the keys and values of all
+    positions, a sliding-window layer those within the window.  A recurrent layer adds each new
+    token to its state, and its convolution reads the previous token.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
 
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """As ``LanguageModel`` says, in float64."""
+        """See ``LanguageModel``; the logits are float64."""
         layout = _Layout.of(batch)
         x = _mixed(batch.input_ids.astype(np.uint64))
         for layer_id, kind in enumerate(self.config.layer_types):
@@ -57,7 +57,7 @@ class DigestModel:
         return self._logits(x[rows], batch.input_ids[rows])
 
     def _logits(self, x: Words, tokens: NDArray[np.int64]) -> Tensor:
-        """[n, vocab] in 0 to 9; most rows prefer what follows in the token's circle."""
+        """Return [n, vocab] from 0 to 9; most rows prefer the token's successor in its circle."""
         vocab = np.arange(1, self.config.vocab_size + 1, dtype=np.uint64)
         logits = _mixed(x[:, None] + vocab * _ODD) * 2.0**-49
         follows = tokens - tokens % _CIRCLE + (tokens + 1) % _CIRCLE
@@ -68,16 +68,16 @@ class DigestModel:
 
 
 class _Layout(NamedTuple):
-    """Where the T new tokens of B requests are among one another and among all positions."""
+    """Indices of the T new tokens of B requests, among new tokens and among all positions."""
 
     request: NDArray[np.int64]
     """[T]: the request of each new token."""
     first: NDArray[np.int64]
-    """[B]: its first new token."""
+    """[B]: the first new token of each request."""
     last: NDArray[np.int64]
-    """[B]: its last one."""
+    """[B]: the last new token of each request."""
     starts: NDArray[np.int64]
-    """[B]: its first position among those of all requests."""
+    """[B]: the first position of each request, among the positions of all requests."""
 
     @classmethod
     def of(cls, batch: ForwardBatch) -> _Layout:
@@ -92,7 +92,7 @@ class _Layout(NamedTuple):
 
 
 class _LayerKv(NamedTuple):
-    """What an attention layer has at which location, and how many positions a token sees."""
+    """Keys and values of an attention layer by location, and the positions that a token sees."""
 
     keys: NDArray[np.float64]
     values: NDArray[np.float64]
@@ -108,7 +108,7 @@ class _LayerKv(NamedTuple):
 
 
 def _attend(x: Words, batch: ForwardBatch, layout: _Layout, kv: _LayerKv) -> Words:
-    """[T] -> [T]: with the digest of the positions that each token sees, its own included."""
+    """[T] -> [T]: mix in a digest of the positions that each token sees, including its own."""
     new_rows, rows = kv.to_row(batch.out_cache_loc), kv.to_row(batch.kv_indices)
     kv.keys[new_rows], kv.values[new_rows] = x, _mixed(x)
     positions = np.arange(len(rows)) - np.repeat(layout.starts, batch.seq_lens)
@@ -117,12 +117,12 @@ def _attend(x: Words, batch: ForwardBatch, layout: _Layout, kv: _LayerKv) -> Wor
     totals = np.concatenate(([np.uint64(0)], np.cumsum(read, dtype=np.uint64)))
     seen = batch.positions + 1
     end = layout.starts[layout.request] + seen
-    # What lies before the window cancels out, whatever the rows of it have by now.
+    # Positions before the window cancel out, even if their rows have been overwritten.
     return _mixed(x + totals[end] - totals[end - np.minimum(seen, kv.window or seen)])
 
 
 def _recur(x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, pool: MambaPool) -> Words:
-    """[T] -> [T]: with the state after each token; writes the states where the batch wants them."""
+    """[T] -> [T]: mix in the state after each token; write states to the batch's slots."""
     cache = pool.mamba2_layer_cache(layer_id)
     window, state = _floats(cache.conv[0])[:, 0, 0], _floats(cache.temporal)[:, 0, 0, 0]
     before = np.roll(x, 1)
@@ -148,7 +148,7 @@ def _recur(x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, pool: 
 
 
 def _floats(pool: Tensor) -> NDArray[np.float64]:
-    """The pool's own memory."""
+    """Return a view of the pool's memory."""
     assert pool.dtype == torch.float64
     floats: NDArray[np.float64] = pool.numpy()
     return floats
@@ -159,7 +159,7 @@ def _words(floats: NDArray[np.float64]) -> Words:
 
 
 def _mixed(words: Words) -> Words:
-    """Each of ``words`` well mixed, below 2^52.  Source: Steele et al. 2014, SplitMix64."""
+    """Hash each of ``words`` to a number below 2^52.  Source: Steele et al. 2014, SplitMix64."""
     words = words + _ODD
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

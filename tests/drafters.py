@@ -1,4 +1,4 @@
-"""Drafters for tests: some guesses right, some wrong, the same each time they are asked."""
+"""A deterministic drafter for tests, which proposes right and wrong tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hybridbench.engine.speculative.ngram import NgramDrafter
 
 
 class HalfRightDrafter:
-    """Always guesses: what a text repeats, or else something; and spoils a guess now and then.
+    """Always proposes tokens: by n-gram, or made up if none matches; some are spoilt on purpose.
 
-    Short n-grams make many guesses, of which those of greedy requests are often right.
+    Short n-grams match often, and their proposals are often right for greedy requests.
     """
 
     def __init__(self, vocab_size: int) -> None:

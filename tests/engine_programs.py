@@ -1,7 +1,7 @@
-"""Random traffic for engines: shared prefixes, turns of conversations, aborts at every stage.
+"""Random traffic for engines: shared prefixes, conversation turns, aborts at every stage.
 
-A program drives one engine, audits it after every step, and at its end asks an engine that reuses
-nothing (ChunkCache, ample pools) for the tokens of each prompt.
+A program drives one engine and audits it after every step.  At the end it compares all tokens with
+an oracle, an engine that reuses nothing (ChunkCache, ample pools).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_TEXTS = 12
 
 @dataclass
 class Sent:
-    """A request that was submitted, and what came back."""
+    """A submitted request and its result."""
 
     prompt: list[int]
     params: SamplingParams
@@ -33,7 +33,7 @@ class Sent:
 
 
 class EngineProgram:
-    """Actions on one engine; all randomness comes from ``rng``."""
+    """Random actions on one engine; all randomness comes from ``rng``."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class EngineProgram:
         self.disconnected: set[str] = set()
         self._longest_prompt = longest_prompt
         self._longest_output = longest_output
-        # Prompts begin and grow in steps so many times as long, for pages of many tokens.
+        # Multiplies the lengths by which prompts begin and grow, for large pages.
         self._stretch = stretch
         self._make_oracle = make_oracle
-        # Requests draw one of these; none of them brings a priority without any.
+        # Each request draws one of these; if empty, no request has a priority.
         self.priorities: tuple[int | None, ...] = ()
-        # Whole texts, prompt and output, that later prompts continue or share a part of.
+        # Whole texts (prompt and output) that later prompts continue or share a prefix with.
         longest = max(8, longest_prompt - 36)
         system_lens = [rng.randint(4 * stretch, longest) for _ in range(SYSTEM_PROMPTS)]
         self._texts = [self._tokens(length) for length in system_lens]
 
     def submit(self) -> str:
-        """A new prompt, one that continues a text, or one that leaves it somewhere."""
+        """Submit a new prompt, one that continues a text, or one that diverges from it."""
         rng = self.rng
         # Mostly recent texts, whose states are still in the tree.
         text = rng.choice(self._texts[-3:] if rng.random() < 0.6 else self._texts)
@@ -86,7 +86,7 @@ class EngineProgram:
     def _send(
         self, prompt: list[int], new: list[int], max_new_tokens: int, session_id: str | None = None
     ) -> str:
-        """Submit ``new``, which with what its session has said before makes ``prompt``."""
+        """Submit ``new``; together with the session's earlier tokens it makes ``prompt``."""
         rid = f"r{len(self.sent)}"
         params = self._params(max_new_tokens)
         self.sent[rid] = Sent(prompt, params)
@@ -106,7 +106,7 @@ class EngineProgram:
         )
 
     def abort(self) -> None:
-        """End some live request, or have its client leave."""
+        """Abort a random live request, or disconnect its client."""
         if not self.live:
             return
         rid = self.rng.choice(self.live)
@@ -118,13 +118,13 @@ class EngineProgram:
             self.engine.disconnect(rid)
 
     def step(self) -> None:
-        """One step, then every slot of every pool is looked at."""
+        """Run one step, then check every slot of every pool."""
         for event in self.engine.step():
             self._note(event)
         assert_nothing_lost(self.engine)
 
     def finish(self) -> None:
-        """Run until all requests have ended; everything must have come back."""
+        """Run until all requests have ended; nothing may still be held."""
         for _ in range(5000):
             if not self.engine.has_work:
                 break
@@ -141,7 +141,7 @@ class EngineProgram:
         flush_share: float = 0.004,
         flood_share: float = 0.01,
     ) -> None:
-        """``actions`` random actions, then ``finish``."""
+        """Perform ``actions`` random actions, then ``finish``."""
         rng = self.rng
         for _ in range(actions):
             choice = rng.random()
@@ -159,11 +159,11 @@ class EngineProgram:
         self.finish()
 
     def compare_with_oracle(self) -> None:
-        """An engine without reuse and without pressure says the same to the same prompts."""
+        """Check that an engine without reuse or pressure gives the same tokens for each prompt."""
         assert self.wrong_answers() == []
 
     def wrong_answers(self) -> list[tuple[str, list[int]]]:
-        """Requests with other tokens than that engine gives them, and their prompts."""
+        """Return id and prompt of each request whose tokens differ from the oracle's."""
         wrong: list[tuple[str, list[int]]] = []
         oracle = self._make_oracle(
             cache="chunk", max_running_requests=64, kv_tokens=16384, mamba_slots=64,
@@ -206,9 +206,9 @@ def run_against_oracle(
     actions: int,
     check: Callable[[EngineProgram], None] = lambda _: None,
 ) -> Counter[str]:
-    """Each program's run, its tokens compared, and ``check``; what all engines counted together.
+    """Run each program, compare its tokens, call ``check``; return the sum of all counters.
 
-    A failure carries the name of its program.
+    A failure has the program's name in a note.
     """
     seen: Counter[str] = Counter()
     for name, program in programs:

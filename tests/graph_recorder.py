@@ -1,4 +1,4 @@
-"""A stand-in for CUDA graphs on a processor: what was recorded is done again when it is called."""
+"""A fake of CUDA graphs on the CPU: replaying a recording runs the recorded work again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 class EagerRecorder:
     """Counts recordings and replays.
 
-    A recorded step finds its inputs only in the tensors that it closed over, as a graph finds them
-    at addresses: the runner has to bring them there before each replay.
+    A recorded step reads its inputs only from the tensors that it closed over, as a graph reads
+    them from fixed addresses; the runner must write them there before each replay.
     """
 
     def __init__(self) -> None:

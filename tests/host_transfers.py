@@ -1,5 +1,6 @@
-"""Work beside the steps whose end, and whose failure, a test chooses: copies between device and
-host, reads and writes of the storage.
+"""Fake transfers and storage I/O whose end and failure a test chooses.
+
+They replace copies between device and host, and reads and writes of the storage.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from hybridbench.engine.memory.transfers import Copy, Finished
 
 
 class ChosenTransfers:
-    """A copy ends at the poll that ``delays`` says, and not before it is made to, or fails.
+    """Copies end at the poll given by ``delays``, or when waited for, and can be made to fail.
 
-    It is made when it ends, so that whoever reads too early reads what was there before.
+    The data is copied when the copy ends, so that reading too early yields the old data.
     """
 
     def __init__(
@@ -23,7 +24,7 @@ class ChosenTransfers:
         delays: Iterator[int] | None = None,
         fails: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``delays`` counts polls that find a copy under way; ``fails`` gets its number."""
+        """``delays`` yields how many polls each copy outlasts; ``fails`` gets the copy's number."""
         self._delays = repeat(0) if delays is None else delays
         self._fails = fails
         self._under_way: dict[int, tuple[int, Copy]] = {}
@@ -52,7 +53,7 @@ class ChosenTransfers:
 
 
 class EagerTransfers(ChosenTransfers):
-    """A copy is made when it is started: whoever fills its source later is too late."""
+    """Copies the data at the start, so that filling the source afterwards is too late."""
 
     def start(self, number: int, copy: Copy) -> None:
         copy()
@@ -60,13 +61,13 @@ class EagerTransfers(ChosenTransfers):
 
 
 class ChosenStorageIO:
-    """Reads and writes go on by the pages that ``paces`` says at each poll, all of them alike.
+    """At each poll, moves the next number of pages in ``paces`` for every read and write.
 
-    A page is moved when its turn comes: whoever reads too early reads what was there before.
+    A page is copied when it is moved, so that reading too early yields the old data.
     """
 
     def __init__(self, paces: Iterator[int] | None = None) -> None:
-        """Without ``paces`` all work is over at the poll after its start."""
+        """Without ``paces``, all work ends at the first poll after its start."""
         self._paces = repeat(1_000_000) if paces is None else paces
         self._under_way: dict[int, Pages] = {}
         self.started = 0

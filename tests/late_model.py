@@ -1,4 +1,4 @@
-"""A model on a stand-in for a device: launching returns at once, and reading its logits waits."""
+"""A model as on an asynchronous device: launching returns at once, and reading its logits waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.engine.models.config import ModelConfig
 
 
 class LateLogits(Tensor):
-    """Calls ``wait`` before the first operation on it; its shape, dtype and device are known."""
+    """Logits that call ``wait`` before the first operation on them, except for attribute access."""
 
     wait: Callable[[], None] | None
 
@@ -38,9 +38,7 @@ class LateLogits(Tensor):
 
 
 class LateModel:
-    """``model``, with a call of ``launched`` in each forward pass, and of ``waited`` when its
-    logits are first read.
-    """
+    """``model``, calling ``launched`` in each forward pass and ``waited`` on the first read."""
 
     def __init__(
         self, model: LanguageModel, launched: Callable[[], None], waited: Callable[[], None]

@@ -1,4 +1,4 @@
-"""Runs a model by hand: pools, slots in a shuffled order, batches without a scheduler."""
+"""Run a model without a scheduler: pools, shuffled slots, hand-made batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_pools(
     kv_tokens: int = 1024,
     mamba_slots: int = 16,
 ) -> HybridLinearKVPool:
-    """A KV pool and a state pool for a model of that shape."""
+    """Make a KV pool and a state pool for a model with this configuration."""
     states = None
     if config.linear_layer_ids:
         states = MambaPool(mamba_slots, config.cache_params, config.linear_layer_ids, device, dtype)
@@ -73,7 +73,7 @@ class Running:
 
 
 class Stepper:
-    """A model with pools whose unused slots are NaN, so that reading one shows."""
+    """A model with pools whose unused slots are NaN, so that reading one is detected."""
 
     def __init__(self, model: Model, *, seed: int = 0, poison: bool = True) -> None:
         self.model = model
@@ -98,32 +98,32 @@ class Stepper:
         return tensors
 
     def start(self) -> Running:
-        """A request without tokens and with a cleared slot."""
+        """Start a request without tokens and with a cleared state slot."""
         slot = self._free_slots.pop()
         if self.kv_pool.mamba_pool is not None:
             self.states.clear_slots(slot)
         return Running(slot)
 
     def fork(self, parent: Running) -> Running:
-        """A request that shares the KV of ``parent`` and starts from a copy of its state."""
+        """Start a request that shares ``parent``'s KV and has a copy of its state."""
         slot = self._free_slots.pop()
         if self.kv_pool.mamba_pool is not None:
             self.states.copy_from(parent.slot, slot)
         return Running(slot, list(parent.kv_slots))
 
     def extend(self, requests: Sequence[Running], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Prefill ``tokens`` of each request in one batch; logits [B, vocab]."""
+        """Prefill ``tokens`` of each request in one batch; return logits [B, vocab]."""
         return self.model.forward(self.batch("extend", requests, tokens), self.kv_pool)
 
     def decode(self, requests: Sequence[Running], tokens: Sequence[int]) -> Tensor:
-        """One more token for each request; logits [B, vocab]."""
+        """Decode one more token for each request; return logits [B, vocab]."""
         batch = self.batch("decode", requests, [[token] for token in tokens])
         return self.model.forward(batch, self.kv_pool)
 
     def batch(
         self, mode: ForwardMode, requests: Sequence[Running], tokens: Sequence[Sequence[int]]
     ) -> ForwardBatch:
-        """Take KV slots for the new tokens and lay the step out."""
+        """Take KV slots for the new tokens and return the step's batch."""
         prefix_lens = [request.length for request in requests]
         for request, new in zip(requests, tokens, strict=True):
             request.kv_slots += [self._free_kv.pop() for _ in new]
@@ -136,7 +136,7 @@ class Stepper:
         )
 
     def layer_state(self, layer_id: int, request: Running) -> tuple[Tensor, Tensor]:
-        """Conv window [D, K-1] and recurrent state [HV, K, V] of one layer."""
+        """Return conv window [D, K-1] and recurrent state [HV, K, V] of one layer."""
         views: MambaState = self.states.mamba2_layer_cache(layer_id)
         return views.conv[0][request.slot], views.temporal[request.slot]
 
@@ -148,7 +148,7 @@ def lay_out(
     kv_slots: Sequence[Sequence[int]],
     mamba_slots: Sequence[int],
 ) -> ForwardBatch:
-    """A forward batch from plain lists; ``kv_slots`` cover prefix and new tokens."""
+    """Make a forward batch from plain lists; ``kv_slots`` cover prefix and new tokens."""
     seq_lens = [p + len(new) for p, new in zip(prefix_lens, tokens, strict=True)]
     spans = list(zip(prefix_lens, seq_lens, strict=True))
     return ForwardBatch(

@@ -1,7 +1,7 @@
-"""Random traffic with sessions: turns that append, closes and aborts at every moment, time-outs.
+"""Random traffic with sessions: turns that append, closes and aborts at any moment, time-outs.
 
-Beside them plain requests run, as in every program.  The client keeps its own copy of what was
-said, so that the oracle is asked for the whole conversation, which the engine never was.
+Plain requests run alongside, as in every program.  The client keeps its own copy of each
+conversation: the oracle gets all of it as a prompt, while the engine only ever gets the new tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT_S = 20.0
 
 @dataclass
 class Client:
-    """One session as its client knows it."""
+    """One session as its client tracks it."""
 
     said: list[int] = field(default_factory=list)
     turn: str | None = None
@@ -29,7 +29,7 @@ class Client:
 
 
 class SessionProgram(EngineProgram):
-    """``EngineProgram`` with sessions; ``clock`` is the engine's, moved on by every step."""
+    """``EngineProgram`` with sessions; every step advances the engine's ``clock``."""
 
     def __init__(
         self, engine: Engine, rng: random.Random, clock: FakeClock, longest_prompt: int = 60
@@ -41,7 +41,7 @@ class SessionProgram(EngineProgram):
         self._turns: dict[str, Client] = {}
 
     def open(self) -> None:
-        """Half of the sessions may time out."""
+        """Open a session; half of them can time out."""
         name = f"s{self._opened}"
         self._opened += 1
         timeout_s = TIMEOUT_S if self.rng.random() < 0.5 else None
@@ -50,7 +50,7 @@ class SessionProgram(EngineProgram):
         self.sessions[name] = Client()
 
     def close(self) -> None:
-        """Some session, idle or in the middle of a turn."""
+        """Close a random session, idle or in the middle of a turn."""
         if not self.sessions:
             return
         name = self.rng.choice(sorted(self.sessions))
@@ -61,7 +61,7 @@ class SessionProgram(EngineProgram):
             self.sessions[name].closing = True
 
     def take_turn(self) -> None:
-        """A turn of a session that has none; now and then of one that has, which is refused."""
+        """Start a turn of a random session; the engine must refuse it if the session has one."""
         if not self.sessions:
             return
         name = self.rng.choice(sorted(self.sessions))
@@ -82,21 +82,21 @@ class SessionProgram(EngineProgram):
     def step(self) -> None:
         self.clock.advance(1.0)
         super().step()
-        # A session that timed out is gone without a word.
+        # The engine removes a timed-out session without an event.
         for name in [n for n in self.sessions if n not in self.engine.scheduler.sessions]:
             del self.sessions[name]
 
     def abort(self) -> None:
-        """As in every program; of who disconnects no event comes, so the client goes on at once."""
+        """Abort or disconnect; a disconnect yields no event, so its client continues at once."""
         super().abort()
         for rid in [rid for rid in self._turns if rid in self.disconnected]:
             client = self._turns.pop(rid)
-            # Until the next step the turn is under way.
+            # The turn ends only in the next step.
             self.step()
             client.turn = None
 
     def finish(self) -> None:
-        """Everything ends; the open sessions hold what they hold, and give it back when closed."""
+        """Run until all requests end, close all sessions, and check that every slot is free."""
         for _ in range(5000):
             if not self.engine.has_work:
                 break
@@ -121,10 +121,10 @@ class SessionProgram(EngineProgram):
         flood_share: float = 0.01,
         push_back_share: float = 0.0,
     ) -> None:
-        """``actions`` random actions, then ``finish``.
+        """Perform ``actions`` random actions, then ``finish``.
 
-        Turns are the last to be retracted for want of room, so that hardly any program comes to it;
-        ``push_back_share`` of the actions retract whoever runs.
+        Turns are the last to be retracted for lack of room, which hardly ever happens in a program;
+        therefore ``push_back_share`` of the actions retract all running requests.
         """
         del flush_share, flood_share
         rng = self.rng

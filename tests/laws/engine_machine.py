@@ -1,4 +1,4 @@
-"""An engine under traffic of Hypothesis' choosing: the rules that every such machine has."""
+"""An engine under traffic chosen by Hypothesis: the rules that all such machines share."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ MOST_LIVE = 12
 
 
 def engine_examples(share: float, steps: int) -> settings:
-    """Runs of up to ``steps`` actions, so many of them for each usual example.
+    """Settings for runs of up to ``steps`` actions, with ``share`` times the usual examples.
 
-    An engine takes ten times as long as a tree or an allocator to build and to run.
+    Building and running an engine takes ten times as long as a tree or an allocator.
     """
     usual = settings.default.max_examples if settings.default else 50
     return settings(max_examples=max(1, round(share * usual)), stateful_step_count=steps)
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Submits, aborts, steps and flushes; on failure it shrinks to the few actions that matter.
+    """Submits, aborts, steps and flushes; a failure is shrunk to the few actions that matter.
 
-    Whoever inherits makes ``program`` in an ``initialize``.  After every action nothing may be
-    lost, and at the end the tokens are those of the engine without reuse.
+    Subclasses set ``program`` in an ``initialize`` rule.  After every action no slot may be lost,
+    and at the end the tokens must be those of the engine without reuse.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Short scripted runs that pass every kind of allocation: the same each time they are made."""
+"""Short, deterministic scripted runs that use every kind of allocation."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.drafters import HalfRightDrafter
 from tests.host_transfers import ChosenStorageIO, ChosenTransfers
 
 MAX_NEW_TOKENS = 6
-# Submitted in pairs, a few steps apart, so that later ones find earlier ones in the tree.
+# Prompts are submitted in pairs this many steps apart, so that later ones hit earlier ones.
 STEPS_BETWEEN = 3
 
 
 @dataclass(frozen=True)
 class Script:
-    """Prompts by request id, and who serves them: an engine with pools that hardly suffice."""
+    """Prompts by request id, and the engine that serves them, with barely sufficient pools."""
 
     name: str
     prompts: dict[str, list[int]]
@@ -47,7 +47,7 @@ class Script:
 
 
 def _prompts(system: list[int], fork_at: int) -> dict[str, list[int]]:
-    """Turns over one system prompt, and two prompts that leave it at ``fork_at``."""
+    """Return turns over one system prompt, and two prompts that diverge from it at ``fork_at``."""
     return {
         "first": system,
         "turn": [*system, 20, 21, 22],
@@ -68,7 +68,7 @@ def hybrid(name: str = "hybrid", **changes: Any) -> Script:
 
 
 def paged(name: str = "pages of 16", **changes: Any) -> Script:
-    """The outputs of most prompts cross into one more page."""
+    """Return a script in which most outputs extend into one more page."""
     sizes: dict[str, Any] = {
         "kv_tokens": 112,
         "chunked_prefill_size": 32,
@@ -86,7 +86,7 @@ HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
 PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
 HYBRID_DRAFTS = hybrid("hybrid, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
 PAGED_DRAFTS = paged("pages of 16, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
-# Windows of 8 tokens, whose pool hardly suffices for two requests.
+# Windows of 8 tokens, with a window pool that barely suffices for two requests.
 WINDOWS = Script(
     "windows",
     _prompts(list(range(1, 45)), fork_at=20),
@@ -111,7 +111,7 @@ UNIFIED_WINDOWS = Script(
         max_running_requests=3, enable_overlap_schedule=True, cache="unified",
     ),
 )  # fmt: skip
-# States are saved every few tokens, in prefill and in decode, in buffers of two.
+# States are saved every few tokens, in prefill and decode, with two buffer slots per request.
 TRACKED = Script(
     "track buffers",
     _prompts(list(range(1, 13)), fork_at=8),
@@ -120,7 +120,7 @@ TRACKED = Script(
         mamba_cache_chunk_size=4, mamba_track_interval=3, enable_overlap_schedule=True,
     ),
 )  # fmt: skip
-# The same in pages, where the second slot of a buffer is taken when it is needed.
+# The same in pages, where a buffer's second slot is taken only when needed.
 TRACKED_PAGES = Script(
     "lazy track buffers, pages of 4",
     _prompts(list(range(1, 21)), fork_at=10),
@@ -139,7 +139,7 @@ UNIFIED_TRACKED = Script(
         cache="unified",
     ),
 )  # fmt: skip
-# States are saved from the middle of chains that are verified.
+# States are saved from the middle of verified draft chains.
 TRACKED_DRAFTS = Script(
     "track buffers, drafts",
     _prompts(list(range(1, 13)), fork_at=8),
@@ -169,11 +169,11 @@ def host_tier(
     delays: Sequence[int] = (0, 2, 1),
     **changes: Any,
 ) -> Script:
-    """Three texts by turns over a device pool for two; transfers end in steps of their own.
+    """Return a script of three texts that alternate in a device pool for two of them.
 
-    ``delays``, in turn, are the polls that find a transfer under way.
+    ``delays`` gives, in a cycle, how many polls each transfer outlasts.
 
-    "states" are served by a hybrid model with track buffers, "windows" by one with two KV pools.
+    ``model`` "states" is a hybrid model with track buffers, "windows" one with two KV pools.
     """
     sizes: dict[str, Any] = {
         "kv_tokens": 112, "chunked_prefill_size": 16, "max_running_requests": 3,
@@ -193,7 +193,7 @@ def host_tier(
             "mamba_cache_chunk_size": 4, "mamba_track_interval": 4,
         }  # fmt: skip
     if model != "attention":
-        # Parts of a text are written twice at times, when a state or a window splits it.
+        # Parts of a text are sometimes written twice, when a state or a window splits it.
         ratio *= 2
     return Script(
         name,
@@ -231,20 +231,21 @@ HOST_WINDOWS_WRITE_BACK = host_tier(
 )  # fmt: skip
 
 
-# Laws that change one step of a script are tried at some of its steps in `make test`, and each
-# script has other ones: what one leaves out, the next of its kind has.
+# In `make test`, laws that change one step of a script are tried only at some steps.  These differ
+# between scripts, so that similar scripts cover what one leaves out.
 every_stride = pytest.mark.parametrize(
     "stride", [30, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
 )
-# In each stage; of the further steps one is much like another.
+# The number of steps always tried in each stage; later steps of a stage are much alike.
 FIRST_STEPS = 1
 
 
 def points(
     stages_before: Iterable[Mapping[str, str]], name: str, stride: int
 ) -> Iterator[tuple[int, str]]:
-    """Steps of the script ``name``, and whom to take out there: the first step of every stage, and
-    then every ``stride``-th.
+    """Yield steps of the script ``name``, each with a request to take out there.
+
+    They are the first of every stage and then every ``stride``-th.
     """
     seen: Counter[str] = Counter()
     passed = first_of(name, stride)
@@ -257,12 +258,12 @@ def points(
 
 
 def first_of(name: str, stride: int) -> int:
-    """Where the script ``name`` begins to count: below ``stride``."""
+    """Return the offset, below ``stride``, from which the script ``name`` counts."""
     return crc32(name.encode()) % stride
 
 
 def stages_of(engine: Engine, rids: Iterable[str]) -> dict[str, str]:
-    """Of each request that is live, what it would be taken out of."""
+    """Return each live request's stage: queued, prefill or decode."""
     scheduler = engine.scheduler
     stages = {req.rid: "decode" for req in scheduler.running}
     if scheduler.chunked_req is not None:
@@ -281,9 +282,9 @@ def never() -> bool:
 def storage_script(
     name: str, paces: Sequence[int] | None, prefetch_policy: PrefetchPolicy
 ) -> Script:
-    """Six texts by turns over a host pool for three: what they continue is in the storage alone.
+    """Return a script of six texts over a host pool for three, so that turns continue from storage.
 
-    ``paces`` are the pages that the storage moves between two steps, by turns; None has threads.
+    ``paces`` gives, in a cycle, how many pages the storage moves between steps; None uses threads.
     """
     texts = [[first, *range(1, 40)] for first in (41, 42, 43, 44, 45, 46)]
     prompts = {f"text {first}": text for first, text in enumerate(texts)}
@@ -312,10 +313,10 @@ STORAGE = storage_script("storage", (3, 0, 2), "best_effort")
 
 
 class ScriptedRun:
-    """A script, step by step.
+    """Runs a script step by step.
 
-    ``stages_before`` has, for each step, who was live when it began, and in which stage; ``looks``
-    says whether every slot is looked at after a step.
+    ``stages_before`` has, for each step, the requests that were live when it began, and their
+    stages.  ``looks`` returns whether to check every slot after a step.
     """
 
     def __init__(self, script: Script = HYBRID) -> None:
@@ -332,7 +333,7 @@ class ScriptedRun:
 
     @classmethod
     def again(cls, script: Script, steps: int) -> ScriptedRun:
-        """The first ``steps`` of a run, as they always are: who has seen them looks no more."""
+        """Repeat the first ``steps`` steps of a run without checks, which have passed before."""
         run = cls(script)
         run.looks = never
         for _ in range(steps):
@@ -345,7 +346,7 @@ class ScriptedRun:
         return not self._to_submit and not self.engine.has_work
 
     def step(self) -> None:
-        """Submit what is due, step, and look at every slot."""
+        """Submit what is due, run one step, and check every slot."""
         unsubmitted = set(self._to_submit)
         live = [rid for rid in self._prompts if rid not in unsubmitted and rid not in self.ends]
         self.stages_before.append(stages_of(self.engine, live))
@@ -361,7 +362,7 @@ class ScriptedRun:
             assert_nothing_lost(self.engine)
 
     def run(self, most_steps: int = 400) -> None:
-        """To the end."""
+        """Run to the end."""
         while not self.is_over:
             assert self.steps < most_steps, "the run does not end"
             self.step()

@@ -1,7 +1,7 @@
-"""A prefix tree as plain dicts, whose two orders of use are ordered dicts: what goes, and when.
+"""A model of eviction from a prefix tree: plain dicts, with ordered dicts for the two LRU orders.
 
-Source: SGLang's MambaRadixCache: both orders hold nodes that cannot go as well, and the victim is
-found by walking past them.
+Source: SGLang's MambaRadixCache, where both orders also hold nodes that cannot be evicted, and the
+victim is found by walking past them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT: Prefix = ()
 
 @dataclass
 class ModelNode:
-    """A node by all tokens from the root to its end."""
+    """A node; its key is all tokens from the root to its end."""
 
     parent: Prefix
     has_state: bool = False
@@ -29,8 +29,9 @@ class EvictionModel:
     """A hybrid tree with pages of one token.
 
     Attributes:
-        whole_path: a hit makes the states of its whole path young, not only the one it reads.
-        full, mamba: all nodes, and those with a state, oldest first.
+        whole_path: whether a hit refreshes the age of all states on its path, not only of the one
+            it reads.
+        full, mamba: all nodes, and nodes with a state, oldest first.
     """
 
     whole_path: bool
@@ -39,7 +40,7 @@ class EvictionModel:
     mamba: OrderedDict[Prefix, None] = field(default_factory=OrderedDict)
 
     def match(self, ids: Prefix) -> Prefix:
-        """The prefix that can be reused."""
+        """Return the prefix that can be reused."""
         path, _ = self._walk(ids)
         while path and not self.nodes[path[-1]].has_state:
             path.pop()
@@ -58,7 +59,7 @@ class EvictionModel:
             self._give_state(ids)
 
     def lock(self, prefix: Prefix) -> bool:
-        """Whether there was a state to lock as well."""
+        """Lock a node; return whether a state was locked as well."""
         node = self.nodes[prefix]
         node.mamba_locks += node.has_state
         for above in self._upwards(prefix):
@@ -72,7 +73,7 @@ class EvictionModel:
         self._cascade(prefix)
 
     def evict_full(self, num_tokens: int) -> tuple[int, int]:
-        """Tokens and states that went."""
+        """Evict leaves; return the numbers of evicted tokens and states."""
         tokens = states = 0
         while tokens < num_tokens and (leaves := self.leaves()):
             states += self.nodes[leaves[0]].has_state
@@ -80,7 +81,7 @@ class EvictionModel:
         return tokens, states
 
     def evict_mamba(self, mamba_num: int) -> tuple[int, int]:
-        """Tokens and states that went."""
+        """Evict states; return the numbers of evicted tokens and states."""
         tokens = states = 0
         while states < mamba_num and (unlocked := self.states()):
             states += 1
@@ -103,7 +104,7 @@ class EvictionModel:
         return {prefix: node.has_state for prefix, node in self.nodes.items()}
 
     def _walk(self, ids: Prefix) -> tuple[list[Prefix], list[Prefix]]:
-        """Nodes on the way, from the top, and what a split left below the last of them."""
+        """Return the nodes on the path of ``ids``, and the lower half if the last one was split."""
         path: list[Prefix] = []
         while child := self._child(path[-1] if path else ROOT, ids):
             if child != ids[: len(child)]:
@@ -128,7 +129,7 @@ class EvictionModel:
         self._use(lower)
 
     def _touch(self, path: list[Prefix]) -> None:
-        """A hit or an insert used ``path``: each node is younger than the one above it."""
+        """Refresh ``path`` after a hit or insert; each node becomes younger than its parent."""
         for prefix in path:
             self.full.move_to_end(prefix)
         for prefix in path if self.whole_path else path[-1:]:
@@ -136,7 +137,7 @@ class EvictionModel:
                 self.mamba.move_to_end(prefix)
 
     def _use(self, prefix: Prefix) -> None:
-        """This node alone is the youngest."""
+        """Make this node the youngest."""
         self.full.move_to_end(prefix)
         if self.nodes[prefix].has_state:
             self.mamba.move_to_end(prefix)
@@ -150,7 +151,7 @@ class EvictionModel:
         del self.mamba[prefix]
 
     def _remove(self, leaf: Prefix) -> int:
-        """Take a leaf out, and the tombstones above it that nothing can hit then; their tokens."""
+        """Remove a leaf and the tombstones that become leaves; return the number of tokens."""
         if self.nodes[leaf].has_state:
             self._drop_state(leaf)
         parent = self.nodes.pop(leaf).parent
@@ -163,7 +164,7 @@ class EvictionModel:
         return self._remove(prefix)
 
     def _is_leaf(self, prefix: Prefix) -> bool:
-        """A node without children and without a lock."""
+        """Return whether the node has neither children nor locks."""
         if self.nodes[prefix].full_locks:
             return False
         return all(node.parent != prefix for node in self.nodes.values())

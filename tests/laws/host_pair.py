@@ -1,9 +1,9 @@
-"""The unified tree with a host tier beside the dedicated one: every operation on both.
+"""Run every operation on the unified tree with a host tier and on the dedicated one, and compare.
 
-Without states the two answer the same.  With states HiMambaRadixCache takes out at once what no
-request can hit any more on either side, and the unified tree keeps it until the turn of its KV.
-With this one rule taken over, and where both make young the state that was read, everything must
-be the same: nodes, victims, slots on both sides, transfers, counts.
+Without states, the two behave the same.  With states, HiMambaRadixCache removes nodes at once that
+no request can hit on device or host, while the unified tree keeps them until their KV is evicted.
+A unified tree that adopts this rule must do the same as the dedicated one if both refresh the age
+of the state that was read: nodes, victims, slots on both sides, transfers, counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.unit.engine.cache.trees import prefixes
 
 
 class CascadingHostCache(HiUnifiedRadixCache):
-    """A unified tree in which nothing stays that no request can hit, as in HiMambaRadixCache."""
+    """A unified tree that removes nodes that no request can hit, as HiMambaRadixCache does."""
 
     def _is_wanted(self, node: TreeNode) -> bool:
         states = (node.mamba_value, node.mamba_host_value)
@@ -30,7 +30,7 @@ class CascadingHostCache(HiUnifiedRadixCache):
 
     def _evict_written_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         if leaf not in self._evictable_leaves:
-            # Room on the host was made of what only it led to.
+            # Making room on the host evicted the nodes below this one, and then the node itself.
             return
         super()._evict_written_leaf(leaf, evicted)
         assert leaf.parent is not None
@@ -75,7 +75,7 @@ class CascadingHostCache(HiUnifiedRadixCache):
 
 
 class HostFacts(NamedTuple):
-    """What the host has of a node, as both trees must have it."""
+    """Host-side facts of a node, which must agree in both trees."""
 
     host_value: list[int] | None
     state: int | None
@@ -85,7 +85,7 @@ class HostFacts(NamedTuple):
 
 
 class HostPairWorld(PairWorld, HostWorld):
-    """A world around a dedicated tree that does the same in ``other``, and compares."""
+    """A world around a dedicated tree that repeats every operation on ``unified`` and compares."""
 
     def __init__(self, dedicated: HostWorld, unified: HostWorld) -> None:
         super().__init__(dedicated, unified)
@@ -121,7 +121,7 @@ class HostPairWorld(PairWorld, HostWorld):
         assert _host_free(self) == _host_free(self.twin)
 
     def counts(self, cache: BasePrefixCache) -> dict[str, int]:
-        """A leaf without a state on the device counts as a cascade in the unified tree."""
+        """Count cascades as leaves; the unified tree counts leaves without a device state so."""
         counts = super().counts(cache)
         counts["evict_leaf"] += counts.pop("evict_cascade")
         return counts
@@ -145,7 +145,7 @@ def _host_facts(world: HostWorld) -> dict[tuple[int, ...], HostFacts]:
 
 
 def _host_free(world: HostWorld) -> list[list[int]]:
-    """What is free of the host pools, in the order in which it will be taken, and the sizes."""
+    """Return the host pools' free slots in the order of allocation, and the host sizes."""
     tree, cache = world.tree, world.tree.cache
     states = tree.host_states.allocator.free_slots if isinstance(tree, HostHybridTree) else []
     sizes = [cache.host_evictable_size(), cache.host_protected_size()]

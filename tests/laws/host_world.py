@@ -1,8 +1,8 @@
 """The world of tree_world.py around a tree with a host tier.
 
-The numbers that positions and states hold stand in real pools, which transfers copy between: what
-was loaded too early, from the wrong place or not at all shows as a wrong number, and so does a copy
-on the host that is not of the tokens of its node.
+The numbers that positions and states hold are in real pools, and transfers copy between these.  KV
+that was loaded too early, from the wrong place or not at all is detected as a wrong number, and so
+is a host copy that does not belong to its node's tokens.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HostWorld(TreeWorld):
         return self.in_flight("host_mamba", is_load=True)
 
     def in_flight(self, name: str, *, is_load: bool) -> list[int]:
-        """What transfers are to fill of a part."""
+        """Return the slots of the part ``name`` that ongoing transfers are going to fill."""
         cache = self.tree.cache
         pools = [part.pool for part in cache.host_parts if part.name == name]
         return [
@@ -61,13 +61,13 @@ class HostWorld(TreeWorld):
         self.tree.cache.check_hicache_events()
 
     def load_back(self, node: TreeNode) -> bool | None:
-        """Load what a match at ``node`` needs; None if nothing is missing, or it is on its way."""
+        """Load what a match at ``node`` needs; None if it needs nothing or is loading."""
         if node not in self.loadable() or self.tree.cache.is_loading(node):
             return None
         return self.tree.cache.load_back(node)
 
     def load_back_now(self, node: TreeNode) -> None:
-        """The same, and wait: then the device has all that a match there needs, if none failed."""
+        """Call ``load_back`` and wait; unless a load fails, nothing is missing then."""
         controller = self.tree.cache.cache_controller
         failures = controller.failures
         if not self.load_back(node):
@@ -78,7 +78,7 @@ class HostWorld(TreeWorld):
             assert node not in self.loadable()
 
     def loadable(self) -> list[TreeNode]:
-        """Ends of matches that the device does not have to itself."""
+        """Return the nodes where a match ends that needs a load from the host."""
         nodes = prefixes(self.tree.cache)
         ends = [(p, self._naive_end(p, on_host=False), self._naive_end(p, on_host=True))
                 for p in sorted(nodes)]  # fmt: skip
@@ -88,26 +88,26 @@ class HostWorld(TreeWorld):
         return self.tree.cache.evict_host(num_tokens)
 
     def evict_host_part(self, slots: int) -> int:
-        """Of the first part, where there is one."""
+        """Evict slots of the first host part, if there is one."""
         cache = self.tree.cache
         return cache.evict_host_part(cache.host_parts[0], slots) if cache.host_parts else 0
 
     def evict(self, params: EvictParams) -> EvictResult:
-        """No naive model: what goes depends on what was written; the laws look at what is left."""
+        """Evict without a naive model, as the victims depend on what has been written."""
         return self.tree.cache.evict(params)
 
     def lockable(self) -> list[TreeNode]:
         return [node for node in super().lockable() if not node.evicted]
 
     def match_is_longest(self, ids: list[int]) -> None:
-        """Both lengths of a match are what a naive walk over all prefixes finds."""
+        """Check both lengths of a match against a naive walk over all prefixes."""
         found = self.tree.match(ids)
         device, both = (self._naive_end(tuple(ids), on_host=on_host) for on_host in (False, True))
         assert found.prefix_len == device
         assert found.prefix_len + found.host_hit_length == both
 
     def _naive_end(self, ids: tuple[int, ...], *, on_host: bool) -> int:
-        """The longest prefix of ``ids`` that the tree can serve, with the host or without."""
+        """Return the longest prefix of ``ids`` that can be served, with or without the host."""
         nodes = prefixes(self.tree.cache)
         ends = [p for p in nodes if ids[: len(p)] == p and self._serves(p, nodes, on_host)]
         return max(map(len, ends), default=0)
@@ -150,7 +150,7 @@ class HostWorld(TreeWorld):
             assert names[idx] == self.name(path[: start + offset])
 
     def is_over(self) -> bool:
-        """Let all transfers end; whether nothing is protected any more."""
+        """Let all transfers end; return whether nothing is protected."""
         while len(self.tree.cache.cache_controller):
             self.poll()
         cache = self.tree.cache
@@ -159,7 +159,7 @@ class HostWorld(TreeWorld):
 
 
 class HostWindowWorld(HostWorld, WindowWorld):
-    """The same with a window pool on either side."""
+    """A ``HostWorld`` with a window pool on device and host."""
 
     tree: HostWindowTree
 
@@ -203,13 +203,13 @@ def make_world(tree: HostTree) -> HostWorld:
 
 
 def numbers_in(buffer: Any) -> NDArray[Any]:
-    """A view of the first number that each row of a layer holds."""
+    """Return a view of the first number in each row of a layer."""
     view: NDArray[Any] = buffer.view(buffer.shape[0], -1)[:, 0].numpy()
     return view
 
 
 def account(allocator: Any, held: Sequence[int], writing: Sequence[int]) -> None:
-    """An account of the host says what nodes and transfers say."""
+    """Check a host allocator's ledger against the slots of nodes and of transfers."""
     assert sorted(allocator.slots_of(TREE)) == sorted(held)
     assert sorted(allocator.slots_of(HOST)) == sorted(writing)
     assert allocator.held(FREE) == allocator.size - len(held) - len(writing)

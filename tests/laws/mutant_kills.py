@@ -1,8 +1,9 @@
-"""Which mutants of the engine the laws kill: a pytest plugin that runs instead of the tests.
+"""Find which mutants of the engine the laws kill: a pytest plugin that replaces the test run.
 
-``hybridbench selftest --mutants`` starts it.  All laws run once with every candidate counted, so
-that each is known with its time and with what it executes.  Then each mutant gets a forked process,
-and the laws that execute its statement, the quickest first, until one fails or the time is over.
+``hybridbench selftest --mutants`` starts it.  All laws first run once while executed candidates are
+counted, which gives each law's time and the statements that it executes.  Then each mutant gets a
+forked process that runs the laws executing its statement, quickest first, until one fails or the
+time is up.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from hybridbench.defects.defect import Defect
 from hybridbench.defects.inject import apply_defects, injected
 from hybridbench.defects.mutants import REACHED, candidates, find_mutant
 
-# A failing example is enough; nobody reads the smallest.
+# One failing example is enough; no need to shrink it.
 settings.register_profile(
     "mutants", max_examples=10, derandomize=True, deadline=None, database=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),
 )  # fmt: skip
-# A law that takes so much longer than with the healthy engine hangs.
+# A law hangs if it takes this many times as long as with the healthy engine.
 _HANGS = 10.0
 _HANGS_LEAST_S = 5.0
-# Processor time for each mutant, the quickest laws first; laws of storage alone take longer.
+# CPU time per mutant, quickest laws first; only laws of storage take longer.
 _BUDGET_S = 5.0
 _LAWS_LEAST = 5
-# All laws of one mutant but the one that hangs end within so much more.
+# CPU time allowed for a mutant's laws in addition to the one that hangs.
 _MARGIN_S = 60.0
 _MEMORY_MOST = 4 * 2**30
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True)
 class Law:
-    """A test with what is known of it from the healthy engine: its time, what it leaves alone."""
+    """A law, its time on the healthy engine, and the candidates that it does not execute."""
 
     item: pytest.Item
     took_s: float
@@ -69,7 +70,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     done = {json.loads(line)["mutant"] for line in kills.read_text().splitlines()}
     jobs: int = session.config.getoption("--mutant-jobs")
     given: str = session.config.getoption("--mutants")
-    # Nothing is taken out of the first: no law may fail because of how it is run here.
+    # The first removes nothing: no law may fail merely because of how it is run here.
     slugs = given.split(",") if given else [REACHED, *(c.slug for c in candidates())]
     waiting = [slug for slug in slugs if slug not in done]
     running: dict[int, tuple[int, str]] = {}
@@ -99,7 +100,7 @@ def _by_time(law: Law) -> float:
 
 
 def _laws(session: pytest.Session, path: Path) -> list[Law]:
-    """Each law once over the engine that counts; kept in ``path``."""
+    """Run each law once on the counting engine, or read ``path`` if that was done before."""
     if not path.exists():
         counting = find_mutant(REACHED)
         every = {candidate.slug for candidate in candidates()}
@@ -126,10 +127,10 @@ def _run(item: pytest.Item) -> None:
 
 
 def _start(mutant: Defect, laws: Sequence[Law]) -> tuple[int, tuple[int, str]]:
-    """Fork a process for ``mutant``; its answer comes through the descriptor."""
+    """Fork a process for ``mutant``; its answer is read from the returned descriptor."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        # Of threads that the fork has not: none of theirs holds a lock between two laws.
+        # The warning is about threads, which a fork does not copy; between laws, none holds a lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -142,7 +143,7 @@ def _start(mutant: Defect, laws: Sequence[Law]) -> tuple[int, tuple[int, str]]:
     os.dup2(null, 2)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_MOST, _MEMORY_MOST))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # A loop in native code sees no signal but this one's, which kills.
+    # A loop in native code runs no signal handlers; this limit kills it.
     most_s = int(_MARGIN_S + max(_patience_s(law) for law in laws))
     resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
     try:
@@ -154,7 +155,7 @@ def _start(mutant: Defect, laws: Sequence[Law]) -> tuple[int, tuple[int, str]]:
 
 
 def _tried(mutant: Defect, laws: Sequence[Law], answer: int) -> dict[str, object]:
-    """Run ``laws`` over the mutant; of one that hangs the ``answer`` is written here."""
+    """Run ``laws`` on the mutant; if one hangs, write the answer to the descriptor ``answer``."""
     apply_defects([mutant])
     began_s = time.process_time()
     tried = 0
@@ -163,11 +164,11 @@ def _tried(mutant: Defect, laws: Sequence[Law], answer: int) -> dict[str, object
             break
 
         def hangs(*_: object, killed_by: str = law.item.nodeid) -> None:
-            # An error could be caught, and the law tried again: Hypothesis does that.
+            # Do not raise: Hypothesis would catch the error and try the law again.
             os.write(answer, json.dumps({"killed_by": killed_by, "hangs": True}).encode())
             os._exit(0)
 
-        # Of processor time: a busy machine kills nothing.
+        # A timer of CPU time, so that a busy machine kills no mutant.
         signal.signal(signal.SIGPROF, hangs)
         signal.setitimer(signal.ITIMER_PROF, _patience_s(law))
         _run(law.item)
@@ -179,7 +180,7 @@ def _tried(mutant: Defect, laws: Sequence[Law], answer: int) -> dict[str, object
 
 
 def _patience_s(law: Law) -> float:
-    """Processor time after which a law hangs that the healthy engine ends in ``took_s``."""
+    """Return the CPU time after which ``law`` counts as hanging."""
     return max(_HANGS_LEAST_S, _HANGS * law.took_s)
 
 
@@ -190,5 +191,5 @@ def _ended(descriptor: int, pid: int) -> dict[str, object]:
     if text:
         answered: dict[str, object] = json.loads(text)
         return answered
-    # The kernel ended it: no memory, or a fault in native code.
+    # Killed by the kernel: out of memory, or a fault in native code.
     return {"killed_by": f"signal {os.WTERMSIG(status)}"}

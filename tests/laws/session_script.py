@@ -1,4 +1,4 @@
-"""A scripted run of two sessions and plain requests over pools that hardly suffice."""
+"""A scripted run of two sessions and plain requests over barely sufficient pools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.laws.engine_script import always, never, stages_of
 
 PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
 SESSIONS = ("s", "t")
-# What the turns of either session append; the second turn of "s" takes several chunks.
+# The tokens that each session's turns append; the second turn of "s" takes several chunks.
 TURNS = {
     "s": [list(range(1, 13)), list(range(1, 40)), [30, 31]],
     "t": [[*range(1, 9), 40], [41, 42], [43]],
@@ -37,7 +37,7 @@ PLAIN = {"p0": [*range(1, 13), 20, 21], "p1": [22, 23, 24]}
 
 @dataclass(frozen=True)
 class SessionScript:
-    """Who serves the run, and what makes an engine with the same model."""
+    """How to make the engine that serves the run, and a reference engine with the same model."""
 
     name: str
     make_engine: Callable[[], Engine]
@@ -66,10 +66,10 @@ def attention(page_size: int, name: str, **changes: Any) -> SessionScript:
 
 HYBRID = hybrid()
 PAGED = attention(16, "pages of 16")
-# Sessions wrap the unified tree like any other.
+# Sessions can wrap the unified tree like any other tree.
 UNIFIED = hybrid("hybrid, unified tree", cache="unified")
 UNIFIED_PAGED = attention(16, "pages of 16, unified tree", cache="unified")
-# What runs ahead of results, of what is known, or of both.
+# Overlapped steps, speculative decoding, or both.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},
     "guesses": {"drafter": HalfRightDrafter(NANO_MODEL.vocab_size)},
@@ -119,7 +119,7 @@ UNIFIED_WINDOWS = SessionScript(
 
 
 def host_tier(name: str, make: Callable[..., Engine], **sizes: Any) -> SessionScript:
-    """Over a host tier of the unified tree; transfers end in steps of their own."""
+    """Return a script over the unified tree with a host tier; transfers end some steps later."""
     return SessionScript(
         name,
         lambda: make(
@@ -153,12 +153,12 @@ SCRIPTS = [
 
 
 class SessionRun:
-    """The script, step by step: a session's next turn comes when the one before has ended.
+    """Runs the script step by step; a session's next turn starts when the previous one has ended.
 
-    ``said`` is each session's conversation as its client knows it; an aborted turn left nothing.
-    ``looks`` says whether every slot is looked at after a step, and ``turns_before`` has, for each
-    step, which sessions had a turn when it began, and in which stage; ``sessions_before`` has those
-    without a turn as well.
+    ``said`` is each session's conversation as its client has it; an aborted turn adds nothing.
+    ``looks`` returns whether to check every slot after a step.  ``turns_before`` has, for each
+    step, the sessions that had a turn when it began, with its stage; ``sessions_before`` also has
+    those without a turn.
     """
 
     def __init__(self, script: SessionScript) -> None:
@@ -179,7 +179,7 @@ class SessionRun:
 
     @classmethod
     def again(cls, script: SessionScript, steps: int) -> SessionRun:
-        """The first ``steps`` of a run, as they always are: who has seen them looks no more."""
+        """Repeat the first ``steps`` steps of a run without checks, which have passed before."""
         run = cls(script)
         run.looks = never
         for _ in range(steps):
@@ -193,7 +193,7 @@ class SessionRun:
         return not to_come and not self._plain and not self.engine.has_work
 
     def step(self) -> None:
-        """Submit what is due, step, and look at every slot."""
+        """Submit what is due, run one step, and check every slot."""
         stages = stages_of(self.engine, self._turn_of)
         turns = {self._turn_of[rid]: stage for rid, stage in stages.items()}
         self.turns_before.append(turns)
@@ -215,7 +215,7 @@ class SessionRun:
             assert_nothing_lost(self.engine)
 
     def run(self, most_steps: int = 300) -> None:
-        """To the end; then everything must come back."""
+        """Run to the end; then every slot must be free."""
         while not self.is_over:
             assert self.steps < most_steps, "the run does not end"
             self.step()
@@ -248,13 +248,13 @@ class SessionRun:
 
 
 class ReferenceTokens:
-    """What an engine without reuse says to a prompt; each prompt is asked once of either model."""
+    """Outputs of an engine without reuse, computed once for each prompt and model."""
 
     def __init__(self) -> None:
         self._known: dict[Callable[..., Engine], dict[tuple[int, ...], list[int]]] = {}
 
     def check(self, script: SessionScript, run: SessionRun) -> None:
-        """Every answer of ``run``, cut short or not, against the whole conversation's."""
+        """Compare every output, even if cut short, with that for the whole conversation."""
         known = self._known.setdefault(script.reference, {})
         for rid, prompt in run.prompts.items():
             if rid not in run.outputs:

@@ -1,4 +1,4 @@
-"""Laws of the estimator: units, origin and order say nothing about whether memory leaks."""
+"""Laws of the estimator: units, origin and order must not change a verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.analysis.traces import HEALTHY, LEAKY, Setting, healthy, leaky
 SETTING = Setting(3600.0, 5.0, 1000.0, 1.0, 20.0)
 FLOOR = 12.0
 
-# Each example is a fit or two of a whole trace, a third of a second.
+# Each example fits a whole trace once or twice, which takes a third of a second.
 FEW = settings(
     max_examples=max(5, (settings.default.max_examples if settings.default else 25) // 5)
 )
@@ -98,7 +98,7 @@ def test_planting_a_leak_moves_the_estimate_by_the_leak(seed: int, rate: float) 
     assert found.growth == pytest.approx(rate * (t[-1] - t[0]) / 3600, abs=0.05 * rate + 12)
 
 
-# Laws of whole verdicts: names, order, units and clocks of a stored run say nothing either.
+# Laws of whole verdicts: names, order, units and clocks of a stored run must not change them.
 
 RUNS = {
     "healthy": Run(seed=3),
@@ -114,7 +114,7 @@ def stored(name: str) -> tuple[RunRecord, Verdict]:
 
 
 def told(verdict: Verdict) -> list[tuple[str, str, str]]:
-    """What a verdict blames, without a figure."""
+    """Return a verdict's findings without figures."""
     return [(f.kind, str(f.verdict), f.subject) for f in verdict.findings]
 
 

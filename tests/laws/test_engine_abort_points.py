@@ -1,4 +1,4 @@
-"""A request is aborted, or its client leaves, at any step of a run: nothing stays held."""
+"""After a request is aborted or its client disconnects, at any step, nothing stays held."""
 
 from __future__ import annotations
 

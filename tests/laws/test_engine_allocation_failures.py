@@ -1,4 +1,4 @@
-"""The k-th allocation fails, for every k of a run: nothing is lost, nothing stays held."""
+"""If the k-th allocation of a run fails, for any k, nothing is lost and nothing stays held."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from tests.laws.engine_script import (
     first_of,
 )
 
-# The first request, and the second, which meets it in the tree.
+# Calls that are always tried: those of the first request, and of the second, which hits it.
 FIRST_CALLS = 2
 
 
 class FailsOnce:
-    """Stands before one method of an allocator and answers None to its k-th call; to none for 0."""
+    """Wraps an allocator's method so that its k-th call returns None; 0 fails no call."""
 
     def __init__(self, healthy: Callable[..., object], k: int) -> None:
         self._healthy = healthy
@@ -58,20 +58,21 @@ class FailsOnce:
         return None if self.calls == self._k else self._healthy(*args, **kwargs)
 
     def has_failed(self) -> bool:
-        """Whether the k-th call has come: until then a run is as it always is."""
+        """Return whether the k-th call has been made; until then the run is unchanged."""
         return self.calls >= self._k
 
 
 def calls_to_fail(count: int, name: str, stride: int) -> Iterator[int]:
-    """Which of ``count`` calls, from 1: the first ones and then every ``stride``-th, of each script
-    ``name`` others.
+    """Return the calls to fail, numbered from 1 to ``count``.
+
+    They are the first ones and then every ``stride``-th, with an offset that depends on ``name``.
     """
     first = first_of(name, stride)
     return (k for k in range(1, count + 1) if k <= FIRST_CALLS or k % stride == first)
 
 
 def decode_call(pools: Pools) -> str:
-    """The method that gives a decode step its tokens: without pages any will do."""
+    """Return the name of the method that allocates a decode step's tokens."""
     return "alloc" if pools.page_size == 1 else "alloc_decode"
 
 
@@ -120,7 +121,7 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         (HYBRID_OVERLAP, "decode tokens"),
         (PAGED_OVERLAP, "prefill tokens"),
         (PAGED_OVERLAP, "decode tokens"),
-        # Chains are allocated as prefills are; a step whose chains fail decodes plainly.
+        # Draft chains are allocated like prefills; if that fails, the step decodes without drafts.
         (HYBRID_DRAFTS, "prefill tokens"),
         (PAGED_DRAFTS, "prefill tokens"),
         (WINDOWS, "prefill tokens"),

@@ -1,7 +1,7 @@
 """Attention-only engines, KV in pages of 1, 16 and 64 tokens: reuse changes no token.
 
-The law of test_engine_equals_no_reuse.py where there are no states, so that a hit ends at a page
-border and a request's last page is partly its own.
+The law of test_engine_equals_no_reuse.py for models without states, where a hit ends at a page
+boundary and a request's last page is partly its own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine, engine_examples
 
 PAGE_SIZES = (1, 16, 64)
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
-# Longest prompt, longest output and stretch of programs whose outputs bind, and of all others.
+# Longest prompt, longest output and stretch: of programs with long outputs, and of all others.
 OUTPUTS_BIND = {1: (12, 60, 1), 16: (40, 90, 1), 64: (80, 200, 2)}
 PROMPTS_BIND = {1: (60, 10, 1), 16: (160, 20, 3), 64: (320, 20, 8)}
 SQUEEZES: dict[tuple[int, str], dict[str, Any]] = {
@@ -96,7 +96,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(page_size: i
         seen.update(program.engine.counters.as_dict())
     for event, count in WANTED[page_size].items():
         assert seen[event] >= count, (event, seen)
-    # Aborts between chunks are rare here; test_engine_abort_points.py meets them all.
+    # Aborts between chunks are rare here; test_engine_abort_points.py covers all of them.
     for event in (
         "refusals", "prefill_chunks", "abort_queued", "abort_decode",
         "disconnects", "finish_stop", "finish_length",
@@ -107,7 +107,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(page_size: i
 
 
 class AttentionEngineMachine(EngineMachine):
-    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+    """Traffic chosen by Hypothesis, which shrinks a failure to the few actions that matter."""
 
     @initialize(squeeze=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
     def build(self, squeeze: tuple[int, str], seed: int) -> None:
@@ -115,7 +115,7 @@ class AttentionEngineMachine(EngineMachine):
 
     @rule(pages=st.integers(0, 3), rest=st.integers(0, 2), token=st.integers(0, 1))
     def submit_around_a_page_border(self, pages: int, rest: int, token: int) -> None:
-        """Prompts that end just before, at and after a border, over two texts."""
+        """Submit a prompt of one of two texts that ends before, at or after a page boundary."""
         assert self.program is not None
         page_size = self.program.engine.config.page_size
         length = max(1, pages * page_size + rest - 1)

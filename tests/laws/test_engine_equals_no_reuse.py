@@ -1,6 +1,6 @@
-"""The cached engine gives exactly the tokens of an engine without reuse, whatever happens to it.
+"""The cached engine gives exactly the tokens of an engine without reuse, under any traffic.
 
-The model is a digest of all it reads (tests/digest_model.py); test_every_cell.py has a real one.
+The model is a digest of all it reads (tests/digest_model.py); test_every_cell.py uses a real one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.builders import NANO_ENGINE, assert_idle_and_clean, make_engine
 from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine, engine_examples
 
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
 
 SQUEEZES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ SQUEEZES: dict[str, dict[str, Any]] = {
     },
     "long prompts that branch": {"mamba_slots": 16, "kv_tokens": 500},
 }  # fmt: skip
-# Longest output and longest prompt, where they are not the usual ones.
+# Longest output and longest prompt, where they differ from the defaults.
 LONGEST_OUTPUT = {
     "kv tokens bind": 40, "both bind, long chunks": 40, "short prompts, long outputs": 60,
 }  # fmt: skip
@@ -69,7 +69,7 @@ WANTED = {
     "evict_cascade": 1000,
     "retracts": 30,
 }
-# Everything once, and then, if retracts are still few, what makes most of them.
+# Every squeeze once; then, while events are still too few, the one that causes most retracts.
 PROGRAMS = [*SQUEEZES] + ["short prompts, long outputs"] * 8
 
 
@@ -105,7 +105,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse_and_loses_no
 
 
 class HybridEngineMachine(EngineMachine):
-    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+    """Traffic chosen by Hypothesis, which shrinks a failure to the few actions that matter."""
 
     @initialize(name=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
     def build(self, name: str, seed: int) -> None:
@@ -113,7 +113,7 @@ class HybridEngineMachine(EngineMachine):
 
     @rule(texts=st.lists(st.integers(0, 3), min_size=1, max_size=20), more=st.integers(1, 8))
     def submit_few_tokens(self, texts: list[int], more: int) -> None:
-        """Prompts over four tokens share prefixes of every length."""
+        """Submit a prompt over four tokens, so that prompts share prefixes of every length."""
         assert self.program is not None
         self.program.submit_prompt(texts, more)
 

@@ -1,8 +1,8 @@
-"""In float32 reuse may change a token only where two candidates are as good as equal.
+"""In float32, reuse may change a token only where the two best candidates are nearly equal.
 
-Rounding differs with the shape of a batch, so float32 engines cannot be compared token for token.
-What can be asked: where the cached engine first says something else than the engine without reuse,
-the two best logits of that position differ by less than the noise of the arithmetic.
+Rounding depends on the shape of a batch, so float32 engines cannot be compared token for token.
+The law is weaker: where the cached engine first differs from the engine without reuse, the two best
+logits differ by less than the rounding noise.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig
 from tests.builders import NANO_ENGINE, NANO_MODEL
 
-# Measured on these shapes, prefill against token by token: below 1e-5 at logits of scale 3.
+# Measured on these shapes, prefill against token-by-token decode: below 1e-5 for logits around 3.
 LOGIT_NOISE = 1e-4
 PARAMS = SamplingParams(max_new_tokens=12, ignore_eos=True)
 SINGLE = replace(NANO_ENGINE, dtype="float32", check_level="off")
 
 
 class WatchedModel:
-    """A model that remembers the logits of its last forward."""
+    """A model that keeps the logits of its last forward pass."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -50,7 +50,7 @@ def engine(model: WatchedModel, **changes: object) -> Engine:
 
 
 def top_two_gap(model: WatchedModel, prompt: list[int]) -> float:
-    """Between the two best candidates for the token after ``prompt``, without any reuse."""
+    """Return the logit gap between the two best tokens after ``prompt``, computed without reuse."""
     alone = engine(model, cache="chunk", chunked_prefill_size=None, max_prefill_tokens=1024)
     alone.generate([prompt], SamplingParams(max_new_tokens=1, ignore_eos=True))
     best = model.logits[0].topk(2).values
@@ -58,7 +58,7 @@ def top_two_gap(model: WatchedModel, prompt: list[int]) -> float:
 
 
 def conversations(rng: random.Random, count: int) -> list[list[int]]:
-    """Prompts that continue one another over two shared beginnings."""
+    """Return prompts that continue one another, from two shared beginnings."""
     texts = [[rng.randrange(48) for _ in range(20)] for _ in range(2)]
     prompts = []
     for _ in range(count):
@@ -89,5 +89,5 @@ def test_a_first_divergence_in_float32_is_a_tie_within_the_noise() -> None:
             first = next(i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b)
             assert top_two_gap(model, [*prompt, *other[:first]]) < LOGIT_NOISE
     same = sum(mine == other for mine, other in zip(ours, theirs, strict=True))
-    # A wrong state would change nearly all of them, tie or not.
+    # A wrong state would change nearly all outputs, with or without near-ties.
     assert same > 0.9 * len(prompts)

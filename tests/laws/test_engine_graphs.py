@@ -1,7 +1,7 @@
-"""Decoding by recorded graphs gives the tokens of an engine that records and reuses nothing.
+"""Decoding with recorded graphs gives the tokens of an engine that records and reuses nothing.
 
-Batches of up to four requests replay a recording, larger ones do not, so that both ways take turns
-over the same slots.  The models are real, in float64.
+Batches of up to four requests replay a recording and larger ones do not, so that both ways
+alternate on the same slots.  The models are real, in float64.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ ENGINES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     ),
 }
 
-# What an engine of that name is there for.
+# Events that the engine of each name must produce.
 EVENTS = {
     "attention with storage": ("storage_prefetched_tokens",),
     "hybrid with a host tier": ("host_load_backs",),
@@ -92,7 +92,7 @@ EVENTS = {
 def make_program(name: str, seed: int, *, sessions: bool = False) -> EngineProgram:
     make_model, changes = ENGINES[name]
     model, clock = make_model(), FakeClock()
-    # Copies and storage that take a fixed number of polls, so that a program has one outcome.
+    # Copies and storage take a fixed number of polls, so that a program is deterministic.
     paced: dict[str, Any] = {"recorder": EagerRecorder(), "transfers": ChosenTransfers()}
     if "hicache_storage" in changes:
         paced["storage_io"] = ChosenStorageIO()

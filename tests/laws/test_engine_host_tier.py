@@ -1,6 +1,6 @@
-"""Engines with a host tier: same tokens as without reuse, whenever transfers end, and if they fail.
+"""With a host tier, tokens are those without reuse, whenever transfers end and even if they fail.
 
-Transfers write what they copy when they end, so that a step that reads too early shows at once.
+Transfers write their data when they end, so that a step that reads too early is detected at once.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from tests.laws.engine_machine import EngineMachine, engine_examples
 from tests.laws.engine_script import HOST_TIER, ScriptedRun, every_stride, first_of, host_tier
 from tests.session_programs import SessionProgram
 
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
 
 
 class Squeeze(NamedTuple):
-    """An engine whose device or host pools hardly suffice."""
+    """Settings of an engine with barely sufficient device or host pools."""
 
     make_engine: Callable[..., Engine]
     page_size: int
@@ -65,7 +65,7 @@ class Squeeze(NamedTuple):
 
     @property
     def unified(self) -> bool:
-        """Whether the unified tree serves it."""
+        """Whether the engine uses the unified tree."""
         return self.changes.get("cache") == "unified"
 
 
@@ -150,7 +150,7 @@ SQUEEZES: dict[str, Squeeze] = {
 
 
 def family_of(name: str) -> str:
-    """Which trees a squeeze is about."""
+    """Return the kind of tree that a squeeze tests."""
     return name.split(",", maxsplit=1)[0] if SQUEEZES[name].unified else "dedicated"
 
 
@@ -248,7 +248,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
 def test_a_hit_may_leave_the_host_while_room_for_its_request_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Room on the device is made by writing to the host, and that by evicting what was hit."""
+    """Making room on the device writes to the host, which in turn evicts the node that was hit."""
     refused: list[bool] = []
     load_back = HostTier.load_back
 
@@ -304,7 +304,7 @@ def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers(actions: in
 
 
 class HostTierMachine(EngineMachine):
-    """Traffic, delays and failures of Hypothesis' choosing."""
+    """Traffic, delays and failures chosen by Hypothesis."""
 
     @initialize(
         name=st.sampled_from(sorted(SQUEEZES)),
@@ -339,7 +339,7 @@ def test_any_failed_transfer_loses_nothing_and_changes_no_token(
     healthy.run()
     counters = healthy.engine.counters
     assert min(counters.host_stays, counters.host_load_backs) > 0
-    # A write-back waits for all that is under way.
+    # With write-back, an eviction waits for all ongoing transfers.
     assert counters.host_late_acks > 0 or write_policy == "write_back"
     ks = count(1) if stride == 1 else count(1 + first_of(str(script), 3), 3)
 
@@ -391,7 +391,7 @@ def test_an_engine_all_of_whose_transfers_fail_computes_everything_itself(
 
 
 class NeverCopies(ChosenTransfers):
-    """Says that transfers have succeeded, and has moved nothing."""
+    """Reports that transfers have succeeded without copying anything."""
 
     def start(self, number: int, copy: Copy) -> None:
         del copy
@@ -425,7 +425,7 @@ def test_the_law_sees_locks_that_nobody_says_to_hold(
 def test_the_law_sees_host_slots_that_a_failed_transfer_keeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are booked to a transfer that nobody knows of."""
+    """The slots are booked to a transfer that is no longer tracked."""
     settle = HiCacheController.settle
 
     def keep(self: HiCacheController, ack: HiCacheAck) -> None:

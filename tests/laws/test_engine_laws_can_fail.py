@@ -1,4 +1,4 @@
-"""The laws see what they are for: with one give-back taken out, the right pool is named."""
+"""The laws detect what they are meant to: with one release removed, they name the right pool."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SYSTEM = list(range(1, 13))
 
 
 def _squeezed_engine() -> Engine:
-    """A step computes 8 tokens of prefill, so a long prompt leaves nothing to those behind it."""
+    """A step prefills 8 tokens, so a long prompt leaves no budget for the requests behind it."""
     return make_engine(chunked_prefill_size=8, check_level="off")
 
 
 def _prefix_hits_that_are_refused(engine: Engine) -> None:
-    """r0 is between chunks; r1 hits the system prompt, takes a slot for it, and is refused."""
+    """Put r0 between two chunks; r1 hits the system prompt, takes a slot, and is refused."""
     params = SamplingParams(max_new_tokens=4)
     engine.generate([SYSTEM], params)
     engine.submit("r0", [*SYSTEM, *range(13, 40)], params)
@@ -77,7 +77,7 @@ def test_a_state_slot_that_is_not_given_back_is_a_residual_that_names_it(
     kept: list[int] = []
 
     def keep(self: HybridReqToTokenPool, req: Req) -> None:
-        """The request forgets its slot, and nobody is told."""
+        """Drop the request's slot without freeing it."""
         assert req.kv.mamba_pool_idx is not None
         kept.append(req.kv.mamba_pool_idx)
         req.kv.mamba_pool_idx = None
@@ -111,7 +111,7 @@ def test_kv_that_is_not_given_back_is_a_residual_and_a_lock_that_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def keep(self: RequestRelease, req: Req, *, is_insert: bool) -> None:
-        """Neither KV nor lock come back."""
+        """Release neither KV nor lock."""
 
     monkeypatch.setattr(RequestRelease, "_give_back_kv", keep)
     monkeypatch.setattr(RequestRelease, "_unlock", lambda self, req: None)

@@ -1,6 +1,6 @@
-"""Logprobs are those of the model's own logits at each place, however a request got there.
+"""Logprobs are those of the model's logits at each position, whatever path a request took.
 
-The logits are those of an engine without reuse that runs one request at a time.
+The reference logits are from an engine without reuse that runs one request at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.digest_model import DigestModel
 from tests.laws.test_sessions_equal_no_reuse import AHEAD, HYBRID, hybrid_program
 from tests.session_programs import SessionProgram
 
-# What each way of running ahead must have met, beside chunks, turns and retracts.
+# Events that each mode must produce, besides chunks, turns and retracts.
 MET = {
     "no step ahead": [],
     "overlap": ["late_tokens", "surplus_steps"],
@@ -35,7 +35,7 @@ MOST = 5
 
 
 class Plain:
-    """An engine that shares nothing, and the logits of each of its steps."""
+    """An engine without sharing, whose logits are kept at each step."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = WatchedModel(model)
@@ -47,7 +47,7 @@ class Plain:
     def logprobs(
         self, prompt: list[int], output: list[int], params: SamplingParams
     ) -> list[list[float]]:
-        """Of the whole vocabulary, at each place of ``output``."""
+        """Return the logprobs of the whole vocabulary at each position of ``output``."""
         if not output:
             return []
         params = replace(params, logprobs=None, max_new_tokens=len(output))
@@ -73,7 +73,7 @@ def assert_as_the_model_has_it(
 
 
 def ask(program: SessionProgram) -> dict[str, EngineEvent]:
-    """Let two of three requests ask for logprobs from now on; the events that end requests."""
+    """Make two of three future requests ask for logprobs; return a dict filled with their ends."""
     ends: dict[str, EngineEvent] = {}
     params, note = program._params, program._note
 
@@ -91,7 +91,7 @@ def ask(program: SessionProgram) -> dict[str, EngineEvent]:
 
 
 def check(program: SessionProgram, ends: dict[str, EngineEvent], plain: Plain, exact: float) -> int:
-    """Compare the logprobs of all requests; of how many tokens there were any."""
+    """Compare the logprobs of all requests; return the number of tokens compared."""
     compared = 0
     for rid, sent in program.sent.items():
         event, count = ends.get(rid), sent.params.logprobs
@@ -110,7 +110,7 @@ def check(program: SessionProgram, ends: dict[str, EngineEvent], plain: Plain, e
 def test_logprobs_are_those_of_an_engine_that_shares_nothing(ahead: str, share: int) -> None:
     plain = Plain(DigestModel(NANO_MODEL))
     seen: Counter[str] = Counter()
-    # Every second engine, each way of running ahead the other ones than its neighbour; or all.
+    # Every second engine, alternating between the modes; or all with a ``share`` of 1.
     for seed, name in list(enumerate(HYBRID))[list(MET).index(ahead) % share :: share]:
         program = hybrid_program(name, seed, **AHEAD.get(ahead, {}))
         ends = ask(program)
@@ -139,7 +139,7 @@ def test_logprobs_of_a_real_model_are_those_of_its_plain_forward(ahead: str) -> 
 
 
 def live_outputs(engine: Engine, rids: list[str]) -> list[tuple[int, int]]:
-    """Of each live request, how many tokens and how many logprobs it has."""
+    """Return each live request's numbers of tokens and of logprobs."""
     live = [req for rid in rids if (req := engine.find(rid)) is not None]
     return [(len(req.output_ids), len(req.logprobs or ())) for req in live]
 

@@ -1,6 +1,6 @@
-"""The engine's own observers: silent on healthy programs, loud at once on any planted imbalance.
+"""The engine's own checks pass on healthy programs and report any planted imbalance at once.
 
-In every pool, while requests run: upstream's busy check leaves the state pool out.
+This holds in every pool while requests run; upstream's busy check omits the state pool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = ("hybrid", "no reuse", "pages of 16")
 
 
 def _busy_program(name: str, seed: int) -> EngineProgram:
-    """A program stopped at a moment when at least two requests run and some wait."""
+    """Return a program stopped when at least two requests run and some wait."""
     program = EngineProgram(ENGINES[name](), random.Random(seed), longest_output=20)
     for _ in range(400):
         if len(program.live) < 12:
@@ -177,7 +177,7 @@ def test_a_planted_imbalance_is_seen_in_its_pool_while_requests_run(
 def test_a_healthy_check_asks_nobody_to_walk_a_pool_or_the_tree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its cost follows the requests: what walks a pool, a tree or a ledger must not be asked."""
+    """Its cost depends only on the requests: it must not walk a pool, a tree or a ledger."""
     engine = _busy_program("hybrid", 1).engine
 
     def walked(*args: object, **kwargs: object) -> None:

@@ -1,7 +1,7 @@
-"""Traffic of Hypothesis' choosing over engines whose steps overlap, or verify guesses.
+"""Traffic chosen by Hypothesis over engines whose steps overlap or verify draft tokens.
 
-The machine of test_engine_equals_no_reuse.py, and that of test_engine_attention_only.py for pages:
-only what a step does differs, so everything that holds there must hold here.
+The machine of test_engine_equals_no_reuse.py, and that of test_engine_attention_only.py for pages.
+Only the steps differ, so everything that holds there must hold here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGES = (1, 4, 16)
 
 
 def order_settings(order: str, chain: int) -> dict[str, Any]:
-    """The fields that make an engine overlap, or guess with chains of ``chain`` tokens."""
+    """Return settings for overlapped steps, or for draft chains of ``chain`` tokens."""
     if order == "overlap":
         return {"enable_overlap_schedule": True}
     drafter = HalfRightDrafter(NANO_MODEL.vocab_size)
@@ -35,7 +35,7 @@ def order_settings(order: str, chain: int) -> dict[str, Any]:
 
 
 class OrdersMachine(EngineMachine):
-    """Few tokens, so that prompts share prefixes and repeat themselves; aborts at any moment."""
+    """Prompts over few tokens, so that they share prefixes and repeat; aborts at any moment."""
 
     def _build(self, program: EngineProgram) -> None:
         self.program = program

@@ -1,4 +1,4 @@
-"""Overlapped steps change no token and lose no slot: the laws of the engine, one result late."""
+"""Overlapped steps change no token and lose no slot, although results arrive one step late."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) ->
 
 
 def _share_when_settled(scheduler: Scheduler, batch: ScheduleBatch | None) -> None:
-    """A mutant: prompts are shared one step late, as the order without overlap would have it."""
+    """A mutant: prompts are shared one step late, when their results are settled."""
     before, scheduler.in_flight = scheduler.in_flight, batch
     if batch is not None and batch.forward.mode == "extend":
         for req in batch.reqs:
@@ -141,7 +141,7 @@ def _run_branching_programs() -> None:
 def test_the_law_sees_a_result_that_is_taken_for_a_later_admission(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A mutant: results are matched by request and not by what the request held."""
+    """A mutant: results are matched by request instead of by the request's record at launch."""
     healthy = Scheduler.settle
 
     def settle(

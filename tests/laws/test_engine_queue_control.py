@@ -1,5 +1,6 @@
-"""Priorities, preemption, a limited queue, time-outs, abort-all, pauses: no token changes, nothing
-is lost, and nobody is sent back for nothing.
+"""Priorities, preemption, a limited queue, time-outs, abort-all and pauses.
+
+They change no token and lose nothing, and no request is preempted in vain.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ WANTED = (
 
 
 class QueueProgram(EngineProgram):
-    """Everything the other programs do, while somebody works at the queue's controls.
+    """An ``EngineProgram`` during which the queue's controls are used.
 
-    Each preemption is watched: whom it was for must be admitted in the same step.
+    After each preemption, the request that it made room for must be admitted in the same step.
     """
 
     def __init__(self, name: str, seed: int) -> None:
@@ -108,7 +109,7 @@ class QueueProgram(EngineProgram):
         assert limit is None or len(fresh) <= limit
 
     def control(self) -> None:
-        """One turn of one of the controls."""
+        """Use a random control."""
         engine, draw = self.engine, self.rng.random()
         if draw < 0.1:
             engine.abort_all()
@@ -173,16 +174,15 @@ def test_long_programs_at_the_controls_give_the_tokens_of_the_engine_without_reu
     assert program.in_vain == []
 
 
-# A script for one failure at a time: "urgent" takes the place of one that runs, "late" is refused
-# by the full queue, "slow" waits too long.
+# Admits only requests that can finish without being retracted for lack of room.
 CAREFUL = NewTokenRatio(init=1.0, min=1.0)
 
 
 class PriorityScript:
-    """Ten requests of four priorities on two rows; the same each time.
+    """A deterministic script of ten requests with four priorities on two rows.
 
-    ``looks`` says whether every slot is looked at after a step; ``stages_before`` has, for each
-    step, who was live when it began, and in which stage.
+    ``looks`` returns whether to check every slot after a step.  ``stages_before`` has, for each
+    step, the requests that were live when it began, and their stages.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class PriorityScript:
 
     @classmethod
     def again(cls, steps: int) -> PriorityScript:
-        """The first ``steps``, as they always are: who has seen them looks no more."""
+        """Repeat the first ``steps`` steps of a run without checks, which have passed before."""
         script = cls()
         script.looks = never
         for _ in range(steps):
@@ -331,7 +331,7 @@ def test_preempting_without_looking_whether_it_helps_is_seen(
 def test_a_pause_that_forgets_the_request_between_chunks_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As sglang 0.5.13 does: it is in no batch, and nobody sends it back."""
+    """As in sglang 0.5.13: the request is in no batch, so it is not retracted."""
 
     def forget(self: Scheduler, *, retract: bool) -> None:
         self.is_paused = True
@@ -343,7 +343,7 @@ def test_a_pause_that_forgets_the_request_between_chunks_is_seen(
     monkeypatch.setattr(Scheduler, "pause", forget)
 
     with pytest.raises((AssertionError, InvariantError)):
-        # The first seed whose programs pause between two chunks.
+        # Starts at the first seed whose programs pause between two chunks.
         _run_some(range(1, 9))
 
 
@@ -372,5 +372,5 @@ def test_a_flush_under_requests_that_are_only_paused_is_seen(
     monkeypatch.setattr(Engine, "flush_cache", flush)
 
     with pytest.raises((AssertionError, InvariantError, OwnershipError)):
-        # The first seed whose programs flush while somebody is paused.
+        # Starts at the first seed whose programs flush while requests are paused.
         _run_some(range(3, 11))

@@ -1,6 +1,6 @@
-"""Speculation changes no token and loses no slot: guesses right, wrong and cut short.
+"""Speculation changes no token and loses no slot, with right, wrong and truncated drafts.
 
-That verifying and decoding compute the same is tried in test_every_cell.py, with a real model.
+test_every_cell.py tests with a real model that verifying and decoding compute the same.
 """
 
 from __future__ import annotations
@@ -110,19 +110,19 @@ _HEALTHY_UPDATE = MambaPool.update_mamba_state_after_verify
 
 
 def _keep_one_more(pool: MambaPool, slots: Sequence[int], steps: Sequence[int]) -> None:
-    """A mutant: wherever there is one, the state after one token more."""
+    """A mutant: keeps the state after one token more, where there is one."""
     most = pool._drafted[0].shape[0] - 1
     _HEALTHY_UPDATE(pool, slots, [min(step + 1, most) for step in steps])
 
 
 def _lose_tail(release: RequestRelease, req: Req) -> None:
-    """A mutant: the length is corrected, and the slots behind it are forgotten."""
+    """A mutant: corrects the allocated length without freeing the slots behind it."""
     del release
     req.kv.kv_allocated_len = req.kv.kv_committed_len
 
 
 def _accept_all(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """A mutant: guesses are believed."""
+    """A mutant: accepts all draft tokens."""
     del req
     return [*guesses, chosen[-1]]
 

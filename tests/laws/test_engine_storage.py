@@ -1,7 +1,7 @@
-"""Engines with storage behind the host tier: same tokens as without reuse, whenever pages come, and
-if they do not; nothing is lost.
+"""With storage behind the host tier, tokens are those without reuse and nothing is lost.
 
-Pages move when the poll comes that their pace says, so that a step that reads too early shows.
+This holds whenever pages arrive, and if they do not.  Pages are copied only at the poll that their
+pace gives, so that a step that reads too early is detected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.laws.engine_script import STORAGE, ScriptedRun, every_stride, storage
 from tests.session_programs import SessionProgram
 
 OVERLAP = {"enable_overlap_schedule": True}
-# Page size, host pool as a multiple of the device pool, and what else differs.
+# Page size, host pool as a multiple of the device pool, and other settings.
 SQUEEZES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "small host pool": (1, 0.5, {}),
     "as large as the device": (1, 1.0, {"chunked_prefill_size": 24}),
@@ -66,7 +66,7 @@ def paces(seed: int, most: int) -> Iterator[int]:
 
 
 class TickingClock(FakeClock):
-    """A second later each time somebody looks."""
+    """Advances by a second each time it is read."""
 
     def monotonic_s(self) -> float:
         self.advance(1.0)
@@ -130,7 +130,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(actions: int
 
 
 class StorageMachine(EngineMachine):
-    """Traffic, paces and failures of Hypothesis' choosing."""
+    """Traffic, paces and failures chosen by Hypothesis."""
 
     @initialize(
         name=st.sampled_from(sorted(SQUEEZES)),
@@ -171,7 +171,7 @@ def test_sessions_keep_to_it() -> None:
 
 
 class FailingStorage:
-    """The storage of an engine, one call of which fails."""
+    """Wraps an engine's storage so that the k-th call fails."""
 
     def __init__(self, storage: HiCacheStorage, k: int) -> None:
         self._storage = storage
@@ -271,7 +271,7 @@ def test_a_request_that_leaves_while_it_waits_for_its_prefetch_takes_nothing_alo
 
 
 def prefetching(engine: Engine) -> list[str]:
-    """Requests that wait for their prefetch."""
+    """Return the requests that wait for their prefetch."""
     tree = engine.pools.storage_tier
     assert tree is not None
     waiting = engine.scheduler.waiting_queue
@@ -387,7 +387,7 @@ def test_storage_needs_a_host_tier_and_a_model_without_states() -> None:
 
 
 def test_an_engine_without_storage_prefetches_nothing() -> None:
-    # A thread takes as many idle steps as the machine is fast.
+    # With a thread, the number of idle steps would depend on the machine's speed.
     transfers = ChosenTransfers(cycle((1,)))
     engine = make_attention_engine(hicache=HiCache(ratio=1.0), transfers=transfers)
     engine.submit("r", list(range(40)), SamplingParams(max_new_tokens=2))

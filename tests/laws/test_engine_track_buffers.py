@@ -1,8 +1,8 @@
 """Hybrid engines that track states, in pages of 1, 16 and 64 tokens: reuse changes no token.
 
-The law of test_engine_equals_no_reuse.py for the strategies with track buffers: a state in the tree
-is a copy that some step saved at an aligned length, in the middle of a prefill or while decoding,
-and a request's own state is never what others continue from.
+The law of test_engine_equals_no_reuse.py for the strategies with track buffers.  There, a state in
+the tree is a copy that a step saved at an aligned length, in the middle of a prefill or while
+decoding; other requests never continue from a request's own state.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine, engine_examples
 
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
-# How states are saved: in buffers of one, of two under overlap, of two that are lazy, and out of
-# chains that are verified.
+# How states are saved: in one buffer slot, in two with overlap, in two taken lazily, or from
+# verified draft chains.
 BUFFERS: dict[str, dict[str, Any]] = {
     "one": {"mamba_scheduler_strategy": "extra_buffer"},
     "drafts": {
@@ -44,7 +44,7 @@ BUFFERS: dict[str, dict[str, Any]] = {
 # Longest prompt, longest output and stretch.
 PROMPTS_BIND = {1: (90, 24, 2), 16: (160, 40, 3), 64: (256, 90, 6)}
 OUTPUTS_BIND = {1: (30, 60, 1), 16: (40, 90, 1), 64: (80, 200, 2)}
-# Pools that hardly suffice, by page size; grids finer than a page are not to be had.
+# Barely sufficient pools, by page size; states cannot be saved more often than once a page.
 SQUEEZES: dict[tuple[int, str], dict[str, Any]] = {
     (1, "states bind"): {"mamba_slots": 12, "kv_tokens": 500, "mamba_cache_chunk_size": 8},
     (1, "hardly any states"): {"mamba_slots": 5, "kv_tokens": 400, "mamba_track_interval": 5},
@@ -110,9 +110,9 @@ def is_met(seen: Counter[str], page_size: int) -> bool:
 
 
 def assert_law(page_size: int, pairs: Sequence[tuple[str, str]]) -> None:
-    """Of one program for each squeeze and buffer, and of further ones while ``WANTED`` is not met.
+    """Check the law on one program per pair, and on more while the counts miss ``WANTED``.
 
-    The buffers of ``pairs`` have to do what they are for.
+    Each kind of buffer in ``pairs`` must also produce its own events.
     """
     seen: Counter[str] = Counter()
     for seed, (name, buffer) in enumerate([*pairs, *pairs]):
@@ -155,7 +155,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
 
 
 class TrackingEngineMachine(EngineMachine):
-    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+    """Traffic chosen by Hypothesis, which shrinks a failure to the few actions that matter."""
 
     @initialize(
         squeeze=st.sampled_from(sorted(SQUEEZES)),
@@ -167,7 +167,7 @@ class TrackingEngineMachine(EngineMachine):
 
     @rule(chunks=st.integers(0, 3), rest=st.integers(0, 2), token=st.integers(0, 1))
     def submit_around_a_grid_line(self, chunks: int, rest: int, token: int) -> None:
-        """Prompts that end just before, at and after a length where states are saved."""
+        """Submit a prompt that ends before, at or after a length at which states are saved."""
         assert self.program is not None
         grid = self.program.engine.config.cache_chunk_size
         length = max(1, min(chunks * grid + rest - 1, 200))

@@ -1,7 +1,7 @@
-"""Sliding windows in two KV pools: releasing what a window left behind changes no token.
+"""Sliding windows in two KV pools: freeing KV that has left a window changes no token.
 
-The law of test_engine_equals_no_reuse.py for a model whose sliding layers lose the KV behind their
-window while requests run, and in the tree before the rest goes.  The oracle keeps all of it.
+The law of test_engine_equals_no_reuse.py for a model whose sliding-window layers lose the KV behind
+their window, while requests run and in the tree before full KV is evicted.  The oracle keeps all.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.laws.engine_machine import EngineMachine, engine_examples
 
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
-# Longest prompt, longest output and stretch; outputs many windows long.
+# Longest prompt, longest output and stretch; outputs are many windows long.
 LENGTHS = {1: (48, 40, 1), 16: (120, 90, 2), 64: (250, 150, 4)}
 SQUEEZES: dict[str, dict[str, Any]] = {
     "both pools bind": {"swa_full_tokens_ratio": 0.5},
@@ -87,7 +87,7 @@ WANTED = {
 
 
 def assert_law(programs: Iterable[tuple[int, str]]) -> None:
-    """Of a program for each page size and squeeze."""
+    """Check the law on a program for each pair of page size and squeeze."""
 
     def flush(program: EngineProgram) -> None:
         assert program.engine.flush_cache()
@@ -111,19 +111,19 @@ def test_every_squeeze_gives_the_tokens_of_the_engine_that_keeps_all() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_every_program_gives_the_tokens_of_the_engine_that_keeps_all(page_size: int) -> None:
-    # Nodes of large pages are cut rarely: more programs reach it as often.
+    # Nodes with large pages are rarely split, so it takes more programs to reach ``WANTED``.
     names = {1: [*SQUEEZES], 16: [*SQUEEZES, "both pools bind"], 64: [*SQUEEZES] * 5}[page_size]
 
     assert_law((page_size, name) for name in names)
 
 
 def smallest_engine(page_size: int, chunk: int, cache: CacheKind, seed: int) -> Engine:
-    """One whose window pool is as small as a configuration may ask for."""
+    """Build an engine with the smallest window pool that a configuration allows."""
     sizes: dict[str, Any] = {"kv_tokens": 160, "chunked_prefill_size": chunk}
     algorithm: SpeculativeAlgorithm | None = "NGRAM" if seed % 2 else None
     config = replace(NANO_ENGINE, page_size=page_size, speculative_algorithm=algorithm, **sizes)
     pages = -(-config.least_swa_tokens(WINDOW_MODEL.sliding_window) // page_size)
-    # A hair more, as the share is rounded down to whole pages.
+    # Slightly more, because the pool is rounded down to whole pages.
     ratio = pages * page_size / config.kv_tokens + 1e-9
     drafter = None if algorithm is None else HalfRightDrafter(48)
     return make_window_engine(
@@ -195,7 +195,7 @@ def test_the_law_sees_a_window_that_is_released_a_token_too_early(
 
 
 class WindowEngineMachine(EngineMachine):
-    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+    """Traffic chosen by Hypothesis, which shrinks a failure to the few actions that matter."""
 
     @initialize(squeeze=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
     def build(self, squeeze: str, seed: int) -> None:

@@ -1,13 +1,13 @@
 """Every combination of cache, page, state strategy, overlap, speculation and sessions, one by one.
 
-The other laws look closely at one mechanism or two; here none of the combinations is left out.  A
-combination is legal, and then it gives the tokens of an engine that reuses nothing, with every slot
-held once after every step and every one free at the end; or an engine refuses it in one sentence.
-Each cell runs briefly with a digest for a model (tests/digest_model.py), and those that launch
-ahead of guesses, whose chains and track buffers a real model's kernels fill, with a real one; at
-length (``make test-deep``) every cell has a real one.  It computes in float64, where rounding that
-depends on a batch's shape turns no token.  ``make test`` runs as many cells as bring every three
-properties together once.
+The other laws test one or two mechanisms closely; this one leaves out no combination.  A legal
+combination gives the tokens of an engine that reuses nothing, with every slot held exactly once
+after every step and all slots free at the end.  The engine refuses an illegal one in one sentence.
+In short runs, a cell uses the digest model (tests/digest_model.py), except for cells with overlap
+and drafts: a real model's kernels fill their chains and track buffers.  In long runs
+(``make test-deep``) every cell has a real model.  Real models compute in float64, where rounding
+that depends on a batch's shape changes no token.  ``make test`` runs enough cells to cover every
+combination of three properties.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
 from tests.session_programs import SessionProgram
 
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
-# What serves prefixes, and which model is behind it.
+# Setting, model and class of each prefix cache.
 CACHES = {
     "RadixCache": ("radix", attention_model, RadixCache),
     "MambaRadixCache": ("radix", nano_model, MambaRadixCache),
@@ -58,9 +58,9 @@ PAGE_SIZES = (1, 16, 64)
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 # Longest prompt, longest output and stretch, by page size.
 LENGTHS = {1: (60, 14, 1), 16: (110, 24, 2), 64: (200, 70, 4)}
-# KV in pages: what hardly suffices for six rows.
+# Number of KV pages, by page size; barely sufficient for six rows.
 PAGES = {1: 190, 16: 22, 64: 16}
-# A session needs a few turns before one is restored.
+# By whether there are sessions: a session is restored only after a few turns.
 ACTIONS = {False: 60, True: 110}
 MOST_PROGRAMS = 4
 
@@ -88,17 +88,17 @@ class Cell:
 
     @property
     def refusal(self) -> str | None:
-        """What the engine says to this combination; None where it is legal."""
+        """The error with which the engine refuses this combination; None if it is legal."""
         if self.recurrent and self.page_size > 1 and self.strategy == "no_buffer":
             return f"page_size is {self.page_size}; set it to 1 or mamba_scheduler_strategy"
         return None
 
     @property
     def events(self) -> list[str]:
-        """What surely happens in a few programs.
+        """Events that always occur within a few programs.
 
-        Overlapped steps leave a position that was launched and does not count, of guesses and of
-        recurrent models with every turn; in pages of several tokens it seldom begins one.
+        With drafts or a recurrent model, overlapped steps leave a discarded position after every
+        turn; with larger pages it seldom begins a page, so that there is no tail to free.
         """
         ahead = self.overlap and (self.drafts or self.recurrent)
         wanted = {
@@ -111,7 +111,7 @@ class Cell:
 
 
 def first_legal_strategy(cell: Cell) -> str:
-    """Of the cells that differ from ``cell`` in the strategy alone."""
+    """Return the first legal strategy among cells that differ from ``cell`` only in it."""
     return next(s for s in STRATEGIES if replace(cell, strategy=s).refusal is None)
 
 
@@ -122,7 +122,7 @@ CELLS = [
     )
 ]
 LEGAL = [cell for cell in CELLS if cell.refusal is None]
-# Only hybrid trees take states: to the others one strategy is like another.
+# Only hybrid trees hold states; for other caches all strategies are the same.
 DISTINCT = [
     cell
     for cell in LEGAL
@@ -132,12 +132,12 @@ DISTINCT = [
 
 
 def triples_of(cell: Cell) -> set[tuple[tuple[int, Any], ...]]:
-    """Every three of its properties."""
+    """Return all combinations of three properties of the cell."""
     return set(combinations(enumerate(astuple(cell)), 3))
 
 
 def covering(cells: list[Cell]) -> list[Cell]:
-    """Few of ``cells``, which have all the triples of all of them; the greedy choice."""
+    """Choose, greedily, few of ``cells`` that together have all triples of all cells."""
     missing = set().union(*map(triples_of, cells))
     few: list[Cell] = []
     while missing:
@@ -151,7 +151,7 @@ SHORT = [
     pytest.param(cell, id=str(cell), marks=() if cell in FEW else pytest.mark.slow)
     for cell in DISTINCT
 ]
-# Every legal cell for long, and those that are engines of their own with several programs.
+# Long runs of every legal cell; distinct engines run several programs.
 LONG = [(cell, seed) for cell in LEGAL for seed in range(6000, 6005 if cell in DISTINCT else 6001)]
 
 
@@ -202,7 +202,7 @@ def make_program(cell: Cell, seed: int, model: LanguageModel) -> EngineProgram:
 
 
 def assert_law(cell: Cell, seed: int, actions: int, *, is_real: bool) -> None:
-    """Of one program, and of more while something that ``cell`` is for has not happened."""
+    """Check the law on one program, and on more while an event of ``cell`` has not occurred."""
     seen: Counter[str] = Counter()
     for number in range(MOST_PROGRAMS):
         if seen["finishes"] > 5 and all(seen[event] > 0 for event in cell.events):

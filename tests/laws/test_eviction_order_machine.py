@@ -1,4 +1,4 @@
-"""The order of victims against ordered dicts: hits, splits, tombstones, locks, late unlocks."""
+"""The eviction order compared with ordered dicts: hits, splits, tombstones, locks, late unlocks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hybridbench.engine.cache.tree_node import TreeNode
 from tests.laws.eviction_model import EvictionModel, Prefix
 from tests.unit.engine.cache.trees import HybridTree, prefixes
 
-# Two tokens and short runs make shared prefixes, splits and exact repeats likely.
+# Two tokens and short prompts make shared prefixes, splits and exact repeats likely.
 PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=7).map(tuple)
 ROOM = 400
 Refresh = Literal["path", "used"]
 
 
 class TreeBesideModel:
-    """Every operation on both, with the locks that are held."""
+    """Performs every operation on tree and model, and keeps the held locks."""
 
     def __init__(self, state_refresh: Refresh) -> None:
         self.tree = HybridTree(ROOM, ROOM, state_refresh=state_refresh)
@@ -36,7 +36,7 @@ class TreeBesideModel:
         assert len(self.tree.match(ids).device_indices) == len(self.model.match(ids))
 
     def lock(self, pick: int) -> None:
-        """Lock a node, last used whenever it may be."""
+        """Lock a random node, regardless of when it was last used."""
         nodes = sorted(prefixes(self.tree.cache).items())
         if nodes:
             prefix, node = nodes[pick % len(nodes)]
@@ -63,7 +63,7 @@ class TreeBesideModel:
         return next(ids for ids, found in prefixes(self.tree.cache).items() if found is node)
 
     def check(self) -> None:
-        """The same nodes and states, and the same order in which they would go."""
+        """Check that tree and model have the same nodes, states and eviction order."""
         cache = self.tree.cache
         ids = {node: prefix for prefix, node in prefixes(cache).items()}
         left = {prefix: node.mamba_value is not None for node, prefix in ids.items()}
@@ -111,7 +111,7 @@ class EvictionOrderMachine(RuleBasedStateMachine):
         self.both.check()
 
     def teardown(self) -> None:
-        """Unlocked, everything goes one by one, in the model's order."""
+        """Release all locks and evict node by node, in the model's order."""
         while self.both.locks:
             self.both.unlock(0)
         while self.both.model.nodes:

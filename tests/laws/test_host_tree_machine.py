@@ -1,7 +1,7 @@
 """Trees with a host tier: requests, transfers that end late or fail, evictions on both sides.
 
-After every step each slot of each pool has one holder, and each number that can be read is that of
-its tokens.  The dedicated trees and the unified one, over KV alone, with states, with windows.
+After every step each slot of each pool has one holder, and each readable number is that of its
+tokens.  Covers the dedicated trees and the unified one: KV only, with states, with windows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class HostTreeMachine(TreeMachine):
             self.world.match_is_longest([*ids[: data.draw(st.integers(1, len(ids)))], 9])
 
     def teardown(self) -> None:
-        """Everybody leaves: nothing may be held, and all of both sides can be evicted."""
+        """End all requests; then nothing may be held, and both sides can be evicted entirely."""
         world: HostWorld | None = self.world
         if world is None:
             return
@@ -165,7 +165,7 @@ def check_empties(world: HostWorld) -> None:
 
 
 def play(world: HostWorld, seed: int, steps: int = 500, unit: int = 1) -> None:
-    """A random run under pressure on both sides, with the laws after each step."""
+    """Do a random run under pressure on both sides, checking the laws after each step."""
     rng = random.Random(seed)
     for _ in range(steps):
         if rng.random() < 0.64:
@@ -178,7 +178,7 @@ def play(world: HostWorld, seed: int, steps: int = 500, unit: int = 1) -> None:
 
 
 def a_request_goes_on(world: HostWorld, rng: random.Random, unit: int) -> None:
-    """It starts, computes, shares or ends."""
+    """Start, compute, share or finish a request."""
     choice = rng.random()
     if choice < 0.34 and len(world.requests) < MANY:
         known = rng.choice([(), *sorted(prefixes(world.tree.cache))])
@@ -195,7 +195,7 @@ def a_request_goes_on(world: HostWorld, rng: random.Random, unit: int) -> None:
 
 
 def something_moves(world: HostWorld, rng: random.Random, unit: int) -> None:
-    """An eviction on either side, a load, a poll."""
+    """Evict on either side, load, or poll."""
     choice, ends = rng.random(), world.loadable()
     if choice < 0.28:
         kv, states, windows = rng.randint(0, 8 * unit), rng.randint(0, 2), rng.randint(0, 9)
@@ -250,25 +250,25 @@ def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str, steps: int)
 
 
 def _forgotten(self: HostTier, *_: object) -> bool:
-    """Host evictions do not ask who reads a node (sglang#23696)."""
+    """A mutant: host evictions ignore readers of a node (sglang#23696)."""
     return False
 
 
 def _runs_of_the_last_node(self: HostWindows, last_host_node: TreeNode) -> list[Run]:
-    """A load brings the window part of the last node only."""
+    """A mutant: a load brings only the last node's window part."""
     lacks_it = last_host_node.swa_tombstone and self.has_value(last_host_node)
     return [Run(last_host_node, len(last_host_node.key))] if lacks_it else []
 
 
 def _uncut(self: HostWindows, upper: TreeNode, lower: TreeNode) -> None:
-    """The upper half of a node that is cut has nothing on the host."""
+    """A mutant: a split leaves the upper half without a host copy."""
     del upper
     if lower.swa_host_value is not None:
         lower.swa_host_value = lower.swa_host_value[-len(lower.key) :].copy()
 
 
 def _written_once(self: HostPart, node: TreeNode, host_slots: object) -> None:
-    """What is written is forgotten."""
+    """A mutant: written host slots are not attached to their node."""
 
 
 MISTAKES = {

@@ -1,4 +1,4 @@
-"""The hybrid tree against naive models: KV and states, under pressure from both sides."""
+"""The hybrid tree compared with naive models, with KV and states both under pressure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TestMambaRadixMachine.settings = settings(stateful_step_count=50)
 
 
 class TrackingRadixMachine(TreeMachine):
-    """The same with track buffers, where the tree only ever gets states of grid lines."""
+    """The same with track buffers, where the tree only gets states at multiples of the grid."""
 
     @initialize(
         pages=st.sampled_from([(1, 60), (2, 48), (4, 96)]),
@@ -43,7 +43,7 @@ TestTrackingRadixMachine.settings = settings(stateful_step_count=50)
 
 
 def run_script(refuse: int, buffers: Buffers | None = None) -> int:
-    """A fixed run in which the ``refuse``-th allocation of a state slot fails; how many it made."""
+    """Do a fixed run in which the ``refuse``-th state allocation fails; return their number."""
     tree = HybridTree(kv_tokens=60, mamba_slots=5, buffers=buffers)
     world = TreeWorld(tree)
     asked = 0

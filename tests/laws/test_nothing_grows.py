@@ -1,5 +1,6 @@
-"""The lists and tables of an engine that is idle and flushed, of its modules, classes and
-functions, are as long as at its start.
+"""An idle, flushed engine's lists and tables are as long as at its start.
+
+This includes those of its modules, classes and functions.
 """
 
 from __future__ import annotations
@@ -40,5 +41,5 @@ def test_no_list_that_nobody_declared_grows(name: str, monkeypatch: pytest.Monke
     shared.find()
     after = long_containers(program.engine) | shared.long()
     longer = {name for name, length in after.items() if length > before.get(name, 0)}
-    # Shapes of steps: as many as there are.
+    # Bounded by the number of step shapes.
     assert longer <= {"SteadyDetector._shapes", "SteadyDetector._noted_used", "KvEventRecorder.log"}

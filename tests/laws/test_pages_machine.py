@@ -1,4 +1,4 @@
-"""KV positions against plain lists: sequences that grow, go, and never share a page."""
+"""KV positions compared with plain lists: sequences grow, end, and never share a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PageMachine(RuleBasedStateMachine):
         self.page_size = 1
         self.pages = 0
         self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
-        # The holders' records: token indices of each sequence, and whether the tree has it.
+        # The holders' records: token indices of each sequence, of requests and of the tree.
         self.requests: list[list[int]] = []
         self.tree: list[list[int]] = []
         self.pending: set[int] = set()

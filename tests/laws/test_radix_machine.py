@@ -1,4 +1,4 @@
-"""The attention-only tree against naive models, for several page sizes."""
+"""The attention-only tree compared with naive models, for several page sizes."""
 
 from __future__ import annotations
 

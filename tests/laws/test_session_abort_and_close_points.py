@@ -1,4 +1,4 @@
-"""A turn is aborted, its client leaves, or its session is closed, at any step of a run."""
+"""Abort a turn, disconnect its client, or close its session, at any step of a run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_turn_that_is_pushed_back_at_any_step_goes_on_from_what_counts(
     whole = healthy(script)
     retracts = 0
 
-    # A third of the stride: at many steps no turn runs that could be pushed back.
+    # A third of the stride, because at many steps no turn runs that could be retracted.
     for at in range(0, whole.steps, max(1, stride // 3)):
         run = SessionRun.again(script, at)
         run.engine.pause_generation("retract")

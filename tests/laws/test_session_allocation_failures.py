@@ -1,4 +1,4 @@
-"""The k-th allocation fails, for every k of a run with sessions: nothing is lost."""
+"""If the k-th allocation of a run with sessions fails, for any k, nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of sessions see what they are for: with one mechanism out, the right pool is named."""
+"""The laws of sessions detect what they are meant to: they name the right pool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = list(range(1, 21))
 
 
 def nothing(*args: object, **kwargs: object) -> None:
-    """What is left of a method that was taken out."""
+    """Do nothing: replaces a method."""
 
 
 def with_idle_session(make: Callable[..., Engine] = make_engine) -> Engine:
@@ -80,7 +80,7 @@ def test_without_the_tail_give_back_overwritten_positions_are_lost(
     engine = with_idle_session(make_attention_engine)
     session = engine.scheduler.sessions.get("s")
     assert session is not None
-    # Of 25 positions the next turn then shares 23: as if two had been drafted and not committed.
+    # The next turn then shares 23 of 25 positions, as if two tokens had not been committed.
     del session.tokens[-3:]
 
     engine.submit("second", [30], PARAMS, session_id="s")
@@ -115,7 +115,7 @@ def test_a_refused_turn_that_is_not_taken_back_waits_with_everything(
     monkeypatch.setattr(StreamingSession, "take_back", lambda self, req: True)
     monkeypatch.setattr(Req, "forget_match", nothing)
     engine = with_idle_session()
-    # Somebody runs, so that nobody is given up for want of room.
+    # While another request runs, the turn is not given up for lack of room.
     engine.submit("other", [40, 41], PARAMS)
     engine.step()
     monkeypatch.setattr(PrefillAdder, "_has_room", lambda self, req, prompt_len: False)
@@ -166,7 +166,7 @@ def test_without_a_hand_over_the_ledger_and_the_holder_disagree(
 def test_an_aborted_turn_that_keeps_its_slot_says_the_wrong_thing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The slot then has tokens of a turn that never was, and the next turn reads them."""
+    """The slot then has tokens of an aborted turn, and the next turn reads them."""
 
     def keep(self: StreamingSession, req: Req) -> None:
         assert req.session is not None
@@ -176,7 +176,7 @@ def test_an_aborted_turn_that_keeps_its_slot_says_the_wrong_thing(
         self.slots[slot.session_id] = slot
 
     monkeypatch.setattr(StreamingSession, "_give_up", keep)
-    # Else the controller sees that the slot has more than was said.
+    # Otherwise the controller would notice that the slot holds more than the conversation.
     monkeypatch.setattr(StreamingSession, "cached_len", lambda self, session_id: 0)
     wrong = 0
     for at in range(3, 20):
@@ -219,6 +219,6 @@ def test_a_deferred_close_that_is_forgotten_leaves_the_session_open(
 
     run_to_idle(engine)
 
-    # Nobody asks again: it takes no turn, and holds what it holds.
+    # The close is not retried: the session takes no turn and keeps its slots.
     assert "s" in engine.scheduler.sessions
     assert engine.pool_stats()["mamba"].session_held == 1

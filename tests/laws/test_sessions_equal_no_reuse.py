@@ -1,4 +1,4 @@
-"""With sessions the engine gives the tokens of one long conversation that nobody cached.
+"""With sessions, the engine gives the tokens of one long conversation without caching.
 
 The law of test_engine_equals_no_reuse.py, with turns, closes, time-outs and aborts of sessions on
 top: after every step every slot of every pool has exactly one holder, and once the sessions are
@@ -25,7 +25,7 @@ from tests.builders import (
 )
 from tests.session_programs import SessionProgram
 
-# Bets that requests stop early, so that decoding runs out of room now and then.
+# Assumes that requests stop early, so that decoding sometimes runs out of room.
 DARING = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
 HYBRID: dict[str, dict[str, Any]] = {
     "ample": {"kv_tokens": 600, "mamba_slots": 40},
@@ -44,7 +44,7 @@ PAGED: dict[str, dict[str, Any]] = {
     "kv tokens bind": {"kv_tokens": 512, "new_token_ratio": DARING, "max_running_requests": 10},
     "no reuse beside the sessions": {"cache": "chunk", "kv_tokens": 640},
 }
-# By how many state slots there are, and how much KV in pages.
+# State slots and KV pages of each kind.
 TRACKED: dict[str, tuple[int, int]] = {"ample": (60, 100), "both bind": (20, 24)}
 BUFFERS: dict[str, dict[str, Any]] = {
     "one": {},
@@ -61,21 +61,21 @@ BUFFERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 PAGE_SIZES = (1, 16, 64)
 MOST_SEEDS = 6
-# `make test` runs one short program of each kind, `make test-deep` several longer ones; either runs
-# more while one of the events that were asked for has not been met.
+# `make test` runs one short program of each kind, `make test-deep` several longer ones.  Both run
+# more while a required event has not occurred.
 several_seeds = pytest.mark.parametrize(
     "seeds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["one seed", "three seeds"]
 )
-# How long each program is.
+# Actions per program, by number of seeds.
 ACTIONS = {1: 200, 3: 350}
-# Steps that run ahead of results, and steps that give several tokens.
+# Overlapped steps, speculative decoding, or both.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},
     "guesses": {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4},
     "both": {"enable_overlap_schedule": True, "speculative_algorithm": "NGRAM"},
 }
 TURNS_AHEAD = ("session_turns", "session_restores", "session_abort_decode", "session_retracts")
-# What is left of steps that run ahead, of chains that are verified, or of both.
+# Events that overlapped steps, speculative decoding, or both must produce.
 LEFT_AHEAD = {
     "overlap": ["surplus_steps", "session_tail_frees"],
     "guesses": ["drafts_accepted"],
@@ -124,9 +124,9 @@ def run_all(
     events: Iterable[str],
     push_back_share: float = 0.0,
 ) -> Counter[str]:
-    """The first ``least`` of ``programs``, and more until each of ``events`` was met.
+    """Run the first ``least`` of ``programs``, and more until each of ``events`` has occurred.
 
-    Returns what all engines counted together.
+    Returns the summed counters of all engines.
     """
     seen: Counter[str] = Counter()
     for number, (note, program) in enumerate(programs):
@@ -206,7 +206,7 @@ def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str, 
         events=[*TURNS_AHEAD, *LEFT_AHEAD[ahead]],
     )  # fmt: skip
 
-    # Guesses alone leave nothing beyond their step.
+    # Without overlap, draft tokens leave no tail after their step.
     assert (seen["session_tail_frees"] > 0) == (ahead != "guesses"), seen
 
 
@@ -221,7 +221,7 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(
         for seed in range(MOST_SEEDS)
         for name in ("rows bind", "kv tokens bind")
     )
-    # In pages of several tokens a tail seldom begins one.
+    # With larger pages a tail seldom begins a page, so that there is nothing to free.
     left = [e for e in LEFT_AHEAD[ahead] if page_size == 1 or e != "session_tail_frees"]
 
     seen = run_all(
@@ -240,7 +240,7 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(
 @pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str, seeds: int) -> None:
-    # One program, or all of both kinds: which kind comes first alternates.
+    # One program, or all programs of both kinds; which kind comes first alternates.
     kinds = list(TRACKED)
     if (page_size > 1) == (list(BUFFERS).index(buffer) % 2 > 0):
         kinds.reverse()
@@ -285,7 +285,7 @@ def test_sessions_keep_to_it_with_windows(page_size: int, seeds: int) -> None:
 @pytest.mark.parametrize("ahead", ["neither", *AHEAD])
 @pytest.mark.parametrize("tracked", [False, True], ids=["own states", "track buffers"])
 def test_turns_among_preempted_requests_keep_to_it(tracked: bool, ahead: str, seeds: int) -> None:
-    """Turns have priorities like any request and send others back; they stay, unless all go."""
+    """Turns have priorities and preempt others, but are retracted only when all requests are."""
     changes: dict[str, Any] = {
         "enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": 3,
         "max_running_requests": 4, **AHEAD.get(ahead, {}),

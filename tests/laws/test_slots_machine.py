@@ -1,4 +1,4 @@
-"""State slots against a plain dict: whatever is done, every slot has exactly one holder."""
+"""State slots compared with a plain dict: every slot always has exactly one holder."""
 
 from __future__ import annotations
 

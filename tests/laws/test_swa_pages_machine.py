@@ -1,4 +1,4 @@
-"""KV positions in two pools against plain sets: window pages go before their full pages."""
+"""KV positions in two pools compared with plain sets; window pages are freed before full pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FULL_PAGES, SWA_PAGES = 9, 5
 
 
 class SWAPageMachine(PageMachine):
-    """The rules of pages, with a window pool that is short before the full one is."""
+    """The rules of pages, with a window pool that runs short before the full one."""
 
     allocator: SWATokenToKVPoolAllocator
 
@@ -61,7 +61,7 @@ class SWAPageMachine(PageMachine):
     @precondition(lambda self: self.requests and self.tree)
     @rule(data=st.data())
     def give_the_window_to_the_tree(self, data: st.DataObject) -> None:
-        """A page that the tree has without its window part gets that of a request's duplicate."""
+        """Move a request's window part to a tree page with the same tokens that has none."""
         source = data.draw(st.sampled_from(self.requests))
         target = data.draw(st.sampled_from(self.tree))
         sources = [p for p in self.whole_pages(source) if not self.pages_of(p) & self.left]

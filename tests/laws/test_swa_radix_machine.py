@@ -1,4 +1,4 @@
-"""Trees with sliding windows against naive models: two pools, under pressure from both."""
+"""Trees with sliding windows compared with naive models, with both pools under pressure."""
 
 from __future__ import annotations
 

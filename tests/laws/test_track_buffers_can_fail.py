@@ -1,4 +1,4 @@
-"""The laws see when the saving of states goes wrong: each mechanism is taken out, and it shows."""
+"""The laws detect errors in saving states: each mechanism is broken in turn."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ DRAFTS: dict[str, Any] = {
 }
 LAZY: dict[str, Any] = {**TWO, "mamba_scheduler_strategy": "extra_buffer_lazy"}
 DOCUMENT = [(7 * i) % 48 for i in range(40)]
-# What each tells of its prefix's state is decided by many tokens, so that a wrong state shows.
+# Many tokens depend on the prefix's state, so that a wrong state changes some of them.
 ANSWER = SamplingParams(max_new_tokens=12, ignore_eos=True)
 LONG_ANSWER = SamplingParams(max_new_tokens=40, ignore_eos=True)
 
 
 def _outputs(engine: Engine, way: str) -> list[list[int]]:
-    """Texts whose later parts continue from a saved state, in as far as the engine saves any.
+    """Return outputs of texts that later continue from a saved state, if the engine saves any.
 
-    "prefill": a document is computed, then others that begin with it; "decode": a short prompt with
-    a long answer, then a second turn over both; "branch": two prompts that fork where no state is.
+    "prefill": a document, then others that begin with it; "decode": a short prompt with a long
+    answer, then a second turn over both; "branch": prompts that fork where no state is saved.
     """
     if way == "decode":
         [first] = engine.generate([[1, 2, 3]], LONG_ANSWER)
@@ -92,7 +92,7 @@ def _no_copies_from_chains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _copies_from_one_place_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state after the next token of the chain, which may be a wrong guess."""
+    """A mutant: saves the state after the chain's next token, which may be a rejected draft."""
     healthy = MambaPool.track_mamba_state_after_verify
 
     def late(self: MambaPool, slots: list[int], places: list[int], steps: list[int]) -> None:
@@ -102,7 +102,7 @@ def _copies_from_one_place_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _copies_one_token_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state is right, but of another length than is noted."""
+    """A mutant: saves a right state but records another length for it."""
     healthy = StateTracker.decode
 
     def late(self: StateTracker, reqs: Any, seq_lens: list[int]) -> Any:
@@ -112,7 +112,7 @@ def _copies_one_token_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _never_flips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is the entry that was not written."""
+    """A mutant: keeps the buffer entry that was not written."""
 
     def complete(self: HybridReqToTokenPool, req: RowHolder, seqlen: int) -> None:
         req.kv.mamba_last_track_seqlen = seqlen
@@ -157,7 +157,7 @@ def test_a_track_buffer_that_is_not_given_back_is_a_residual_that_names_its_slot
     def forget(
         self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
     ) -> None:
-        """The stale reference of sglang#26941, with the reference gone as well."""
+        """Drop the buffer without freeing it; in sglang#26941 a stale reference remained."""
         buffer = req.kv.mamba_ping_pong_track_buffer or []
         lost.extend(slot for idx, slot in enumerate(buffer) if idx != keep_idx)
         req.kv.mamba_ping_pong_track_buffer = None
@@ -193,7 +193,7 @@ def test_a_lazy_slot_that_stays_after_its_copy_is_a_ledger_violation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def complete(self: HybridReqToTokenPool, req: RowHolder, seqlen: int) -> None:
-        """The entry before is struck out, and its slot is not freed."""
+        """Clear the previous entry without freeing its slot."""
         idx = req.kv.mamba_next_track_idx
         other = 1 - idx
         assert req.kv.mamba_ping_pong_track_buffer is not None

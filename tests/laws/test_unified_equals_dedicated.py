@@ -1,4 +1,4 @@
-"""The unified tree gives the answers of the tree that was made for the model alone."""
+"""The unified tree behaves like the dedicated tree of each kind of model."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ TestStatesPairMachine.settings = settings(stateful_step_count=50)
 
 
 class TrackingPairMachine(TreeMachine):
-    """With track buffers, in pages."""
+    """A hybrid pair with track buffers, in pages."""
 
     @initialize(
         pages=st.sampled_from([(1, 60), (4, 96)]),
@@ -115,7 +115,7 @@ TestWindowsPairMachine.settings = settings(stateful_step_count=50)
 
 
 def play(world: PairWorld, seed: int, steps: int = 400, unit: int = 1) -> None:
-    """A random run under pressure: requests in chunks, bare locks, evictions of both kinds."""
+    """Do a random run under pressure: requests in chunks, bare locks, evictions of both kinds."""
     rng = random.Random(seed)
     for _ in range(steps):
         choice = rng.random()
@@ -141,7 +141,7 @@ def play(world: PairWorld, seed: int, steps: int = 400, unit: int = 1) -> None:
 
 
 def _leave_behind(world: PairWorld, rng: random.Random) -> None:
-    """Now and then a request releases what is behind its window."""
+    """With some probability, let a request free the KV behind its window."""
     if isinstance(world, WindowPairWorld) and world.requests and rng.random() < 0.3:
         world.leave_behind(rng.choice(world.requests), rng.randint(0, 60))
 
@@ -172,7 +172,7 @@ def test_the_same_operations_have_the_same_answers(pair: str) -> None:
 
 
 def _split_without_a_touch(self: UnifiedRadixCache, upper: TreeNode, lower: TreeNode) -> None:
-    """The lower half keeps its age."""
+    """A mutant: the lower half of a split node keeps its age."""
     upper.creation_time = lower.creation_time
     self.events.tombstones += 1
 
@@ -180,7 +180,7 @@ def _split_without_a_touch(self: UnifiedRadixCache, upper: TreeNode, lower: Tree
 def _states_beyond_the_request(
     self: MambaComponent, params: EvictParams, evicted: Evicted
 ) -> Iterator[TreeNode]:
-    """States that went with KV do not count."""
+    """A mutant: states that were evicted with KV do not count."""
     already = evicted.states
     while evicted.states - already < params.mamba_num:
         oldest = self.lru_list.get_lru_no_lock()
@@ -190,7 +190,7 @@ def _states_beyond_the_request(
 
 
 def _whole_path(self: MambaComponent, path: Sequence[TreeNode]) -> None:
-    """All states of a path become young."""
+    """A mutant: a hit refreshes all states of its path."""
     for node in path:
         if node.mamba_value is not None:
             node.state_access_time = node.last_access_time
@@ -200,19 +200,19 @@ def _whole_path(self: MambaComponent, path: Sequence[TreeNode]) -> None:
 def _no_state_for_a_node_with_children(
     self: MambaComponent, node: TreeNode, params: InsertParams
 ) -> bool:
-    """A tombstone inside the tree is never revived."""
+    """A mutant: a tombstone inside the tree never gets a state again."""
     return not node.children and _commit(self, node, params)
 
 
 def _any_end(self: SWAComponent, path: Sequence[TreeNode], end: int) -> int:
-    """A prefix is reusable wherever there is KV in the full pool."""
+    """A mutant: a match may end at any node that is no tombstone, without a whole window."""
     return max([n for n, node in enumerate(path[:end], 1) if not node.swa_tombstone], default=0)
 
 
 def _windows_beyond_the_leaves(
     self: SWAComponent, params: EvictParams, evicted: Evicted
 ) -> Iterator[TreeNode]:
-    """What went with the KV of leaves does not count."""
+    """A mutant: window KV that was evicted with leaves does not count."""
     already = evicted.swa_tokens
     while evicted.swa_tokens - already < params.swa_num_tokens:
         oldest = self.window.lru_list.get_lru_no_lock()
@@ -222,7 +222,7 @@ def _windows_beyond_the_leaves(
 
 
 def _no_window_made_young(self: SWAComponent, path: Sequence[TreeNode]) -> None:
-    """A hit leaves the window pool's order as it was."""
+    """A mutant: a hit does not refresh windows."""
 
 
 _commit = MambaComponent.commit_insert_component_data
@@ -248,7 +248,7 @@ def test_the_law_sees_a_mistake_of_windows(
 ) -> None:
     monkeypatch.setattr(*mistake)
 
-    # A match too long ends the play, an eviction too many at the latest when both are compared.
+    # Too long a match raises at once; too many evictions are found when both trees are compared.
     with pytest.raises((AssertionError, CacheSanityError)):
         play(windows_pair(1), seed=25)
 

@@ -1,4 +1,4 @@
-"""The unified tree with a host tier answers as HiRadixCache and HiMambaRadixCache do."""
+"""The unified tree with a host tier behaves like HiRadixCache and HiMambaRadixCache."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_the_same_operations_have_the_same_answers(pair: str) -> None:
 
 
 def _keeps_all(self: HiUnifiedRadixCache, node: TreeNode) -> bool:
-    """Leaves without anything to hit stay on the host."""
+    """A mutant: leaves that no request can hit stay on the host."""
     return True
 
 
 def _as_it_comes(self: HiUnifiedRadixCache, node: TreeNode) -> None:
-    """What comes back keeps its age."""
+    """A mutant: loaded nodes keep their age."""
 
 
 MISTAKES = (("_is_worth_keeping", _keeps_all), ("_make_youngest", _as_it_comes))
@@ -128,7 +128,7 @@ def test_the_law_sees_a_mistake(
 
 
 def test_the_law_sees_a_state_that_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It came when the host had the KV of its node already."""
+    """The state was added when the host already had its node's KV."""
     world = states_pair(HostTierSetup(24, 6, delays=(0, 3, 1)), 60, 9)
     twin = world.twin.tree.cache.host_parts[0]
     healthy = twin.to_write

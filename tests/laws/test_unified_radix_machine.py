@@ -1,4 +1,4 @@
-"""The unified tree against naive models: KV alone in pages, and KV with states."""
+"""The unified tree compared with naive models: only KV in pages, and KV with states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TestUnifiedStatesMachine.settings = settings(stateful_step_count=50)
 
 
 class UnifiedTrackingMachine(TreeMachine):
-    """With track buffers, where the tree only ever gets states of grid lines."""
+    """The same with track buffers, where the tree only gets states at multiples of the grid."""
 
     @initialize(
         pages=st.sampled_from([(1, 60), (2, 48), (4, 96)]),

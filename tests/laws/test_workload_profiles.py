@@ -1,4 +1,4 @@
-"""Any profile that can be written reads back as itself; any that cannot is one sentence."""
+"""A valid profile is read back unchanged after writing; an invalid one gives a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the engine answers, and in whatever order: the books of a workload stay right."""
+"""A workload's counts stay right for any answers of the engine, in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARRIVALS = (
 
 
 class ScenarioAgainstAnyEngine(RuleBasedStateMachine):
-    """The model is the set of ids that were sent and have not been answered to their end."""
+    """The model is the set of submitted requests that have not ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ScenarioAgainstAnyEngine(RuleBasedStateMachine):
 
     @rule()
     def act(self) -> None:
-        """As a driver does: all that is due, and only then the answers that have come."""
+        """Act like a driver: perform everything that is due before handling any answers."""
         while not isinstance(action := self.scenario.next_action(self.now_s), WaitUntil):
             if isinstance(action, Submit):
                 self.submit(action)
@@ -85,7 +85,7 @@ class ScenarioAgainstAnyEngine(RuleBasedStateMachine):
             count = data.draw(st.integers(0, most))
             self.scenario.on_finished(rid, [1] * count, "length", self.now_s)
             if rid in self.doubles:
-                # The double has become a request of its own.
+                # The duplicate has become a request in its own right.
                 self.doubles.remove(rid)
             else:
                 del self.live[rid]

@@ -1,4 +1,4 @@
-"""The rules that both prefix-tree machines share."""
+"""The rules that all prefix-tree machines share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hybridbench.engine.cache.base import EvictParams
 from tests.laws.tree_world import TreeWorld
 from tests.unit.engine.cache.trees import TreeReq, prefixes
 
-# Requests and bare locks at a time: more would hold all of a tiny pool and stop everything.
+# Most requests, and most bare locks, at a time: more would hold a tiny pool entirely.
 MANY = 3
-# Two tokens and short runs make shared prefixes, splits and exact repeats likely.
+# Two tokens and short prompts make shared prefixes, splits and exact repeats likely.
 PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=12)
 
 
@@ -19,7 +19,7 @@ class TreeMachine(RuleBasedStateMachine):
     """Subclasses make the world in an ``initialize`` rule."""
 
     world: TreeWorld | None = None
-    unit = 1  # tokens that each drawn token stands for
+    unit = 1  # how often each drawn token is repeated
 
     def a_world(self) -> TreeWorld:
         assert self.world is not None
@@ -36,7 +36,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(ids=PROMPTS, chunk=st.integers(1, 12))
     def turn(self, ids: list[int], chunk: int) -> None:
-        """A request from beginning to end, in chunks."""
+        """Run a request from start to finish, in chunks."""
         world = self.a_world()
         tokens = [token for token in ids for _ in range(self.unit)]
         if not world.start(tokens):
@@ -50,7 +50,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), more=PROMPTS)
     def next_turn(self, data: st.DataObject, more: list[int]) -> None:
-        """A conversation goes on where the tree has a prefix."""
+        """Continue a conversation from a prefix in the tree."""
         known = sorted(prefixes(self.a_world().tree.cache))
         if known:
             ids = known[data.draw(st.integers(0, len(known) - 1))]
@@ -103,7 +103,7 @@ class TreeMachine(RuleBasedStateMachine):
             self.world.check_laws()
 
     def teardown(self) -> None:
-        """Everybody leaves: nothing may be held, and all of the tree can be evicted."""
+        """End all requests; then nothing may be held, and the whole tree can be evicted."""
         if self.world is None:
             return
         world = self.world

@@ -1,8 +1,8 @@
 """A world of requests around one prefix tree, in which every number can be checked.
 
-Nothing is computed, but everything that would be written is: each KV position holds a number that
-names the prefix it ends, and so does each state.  A position that was freed too early, a state
-copied from the wrong node, or a stale row shows as a wrong number.
+Nothing is computed, but every write happens: each KV position, and each state, holds a number that
+stands for the prefix up to it.  A position that was freed too early, a state copied from the wrong
+node, or a stale row is detected as a wrong number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.engine.cache.trees import (
 
 @dataclass
 class Part:
-    """What of a node ages apart from its KV: a state, or the KV of it that the window pool has."""
+    """The part of a node with its own age: its state, or its KV in the window pool."""
 
     is_there: bool
     size: int
@@ -47,7 +47,7 @@ class Part:
 
 @dataclass
 class NodeView:
-    """A node as a naive model of eviction sees it."""
+    """A node's facts for the naive model of eviction."""
 
     time: int
     tokens: int
@@ -58,7 +58,7 @@ class NodeView:
 
 
 class TreeWorld:
-    """Requests that match, compute, share, finish and vanish, and the laws that must hold."""
+    """Requests that match, compute, share, finish or are dropped, and the laws that must hold."""
 
     def __init__(self, tree: AnyHybridTree | AnyPagedTree | AnyWindowTree) -> None:
         self.tree = tree
@@ -68,23 +68,23 @@ class TreeWorld:
         self._kv = self._kv_numbers()
 
     def _kv_numbers(self) -> NDArray[Any]:
-        """The numbers that positions hold; an array that is written in place."""
+        """Return the array of the positions' numbers, which is written in place."""
         return np.zeros(self.tree.kv.size + self.tree.kv.page_size, dtype=np.int64)
 
     def loading_pages(self) -> list[int]:
-        """Pages that are to be filled from the host."""
+        """Return the pages that are being filled from the host."""
         return []
 
     def loading_states(self) -> list[int]:
-        """State slots that are."""
+        """Return the state slots that are being filled from the host."""
         return []
 
     def name(self, prefix: Sequence[int]) -> int:
-        """The number that stands for a prefix."""
+        """Return the number that stands for a prefix."""
         return self._names.setdefault(tuple(prefix), len(self._names) + 1)
 
     def start(self, ids: list[int]) -> bool:
-        """Match, lock and admit a request; False, and nothing held, if it cannot be."""
+        """Match, lock and admit a request; False, with nothing held, if it does not fit."""
         tree = self.tree
         req = TreeReq(f"r{len(self._names)}", ids)
         key = RadixKey(ids[:-1])
@@ -137,7 +137,7 @@ class TreeWorld:
         return True
 
     def _save_state(self, tree: AnyHybridTree, req: TreeReq, begin: int) -> None:
-        """Where states are tracked: save that of the last grid line that was just passed."""
+        """If states are tracked, save the one at the last multiple of the grid just passed."""
         if tree.buffers is None:
             return
         aligned = req.kv.kv_committed_len // tree.buffers.grid * tree.buffers.grid
@@ -147,12 +147,12 @@ class TreeWorld:
             tree.rows.complete_track(req, aligned)
 
     def share(self, req: TreeReq, chunked: bool) -> None:
-        """What happens between two chunks."""
+        """Share a request's KV with the tree, as between two chunks."""
         self.tree.cache.cache_unfinished_req(req, chunked=chunked)
         assert len(req.kv.prefix_indices) == req.kv.kv_committed_len
 
     def finish(self, req: TreeReq, is_insert: bool) -> None:
-        """A request ends, or is dropped."""
+        """Finish a request, or drop it without an insert."""
         self.requests.remove(req)
         self.tree.cache.cache_finished_req(req, is_insert=is_insert)
         assert req.kv.mamba_pool_idx is None
@@ -168,11 +168,11 @@ class TreeWorld:
         return int(self.tree.states.mamba_cache.temporal[0, slot, 0, 0, 0])
 
     def lockable(self) -> list[TreeNode]:
-        """The nodes that a match can end at, by their prefixes."""
+        """Return the nodes at which a match can end, sorted by prefix."""
         return [node for _, node in sorted(prefixes(self.tree.cache).items())]
 
     def lock(self, node: TreeNode) -> None:
-        """A lock without a request."""
+        """Lock a node without a request."""
         self.locked.append((node, self.tree.cache.inc_lock_ref(node).to_dec_params()))
 
     def unlock(self, number: int) -> None:
@@ -190,7 +190,7 @@ class TreeWorld:
             self.tree.cache.evict(EvictParams(mamba_num=short))
 
     def evict(self, params: EvictParams) -> EvictResult:
-        """Evict, and compare what went with a naive model that scans the whole tree."""
+        """Evict, and compare the victims with a naive model that scans the whole tree."""
         expected, result = self._naive(params)
 
         evicted = self.tree.cache.evict(params)
@@ -201,7 +201,7 @@ class TreeWorld:
         return evicted
 
     def check_laws(self) -> None:
-        """Holders' records against the ledgers, and every number that can be read."""
+        """Check holders' records against the ledgers, and every readable number."""
         tree = self.tree
         tree.cache.sanity_check()
         events = tree.cache.events
@@ -265,9 +265,9 @@ class TreeWorld:
                 assert self.state(node.mamba_value) == self.name(path)
 
     def _naive(self, params: EvictParams) -> tuple[dict[tuple[int, ...], bool], EvictResult]:
-        """Which nodes are left (and whether with their part), by scanning for each victim."""
+        """Return the nodes left (and whether with their part), by scanning for each victim."""
         ages_apart = not isinstance(self.tree, AnyPagedTree)
-        # In a unified tree a tombstone that lost its last child waits for the turn of its KV.
+        # In a unified tree, a tombstone that lost its last child stays until its KV is evicted.
         cascades = isinstance(self.tree, HybridTree | WindowTree)
         views = self._views()
         tokens = parts = 0

@@ -1,11 +1,11 @@
-"""The unified tree beside the dedicated one: every operation on both, every answer compared.
+"""Run every operation on the unified tree and on the dedicated one, and compare all results.
 
-The two differ by design in two things.  When a tombstone loses its last child, MambaRadixCache and
+The two differ by design in two ways.  When a tombstone loses its last child, MambaRadixCache and
 SWARadixCache evict it at once and count its KV towards the same eviction; in the unified tree it
-waits, as a leaf.  And SWARadixCache makes the windows of a whole path young, the unified tree only
-the one that was read, as MambaRadixCache does with states where it is told to.  With these rules
-taken over, everything must be the same: nodes, victims, slots, counts.  That the rules themselves
-are kept, the unified machines and test_unified_radix_cache.py show.
+stays as a leaf.  And SWARadixCache refreshes the windows of a whole path, the unified tree only the
+one that was read, as MambaRadixCache can be set to do with states.  A unified tree that adopts
+these rules must do the same as the dedicated one: nodes, victims, slots, counts.  The unified
+machines and test_unified_radix_cache.py test the unified tree's own rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.engine.cache.trees import (
 
 
 class CascadingCache(UnifiedRadixCache):
-    """A unified tree in which a tombstone goes with its last child, as in the dedicated ones."""
+    """A unified tree that evicts a tombstone with its last child, as the dedicated trees do."""
 
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         super()._evict_leaf(leaf, evicted)
@@ -61,7 +61,7 @@ class CascadingCache(UnifiedRadixCache):
 
 
 class WholePathCache(CascadingCache):
-    """One in which a hit also makes young what nobody reads of its path."""
+    """A cascading cache in which a hit also refreshes parts of its path that it does not read."""
 
     def _touch_path(self, path: list[TreeNode]) -> None:
         super()._touch_path(path)
@@ -81,7 +81,7 @@ class CascadingWindowTree(UnifiedWindowTree):
 
 
 class NodeFacts(NamedTuple):
-    """A node as both trees must have it."""
+    """Facts of a node, which must agree in both trees."""
 
     value: list[int]
     state: int | None
@@ -94,7 +94,7 @@ class NodeFacts(NamedTuple):
 
 
 class PairWorld(TreeWorld):
-    """A world around a dedicated tree that does the same in ``other``, and compares."""
+    """A world around a dedicated tree that repeats every operation in ``other`` and compares."""
 
     def __init__(self, dedicated: TreeWorld, unified: TreeWorld) -> None:
         super().__init__(dedicated.tree)
@@ -134,7 +134,7 @@ class PairWorld(TreeWorld):
         return evicted
 
     def check_laws(self) -> None:
-        """The laws of each, and that nodes, sizes, ages, slots and counts are the same."""
+        """Check each world's laws, and that nodes, sizes, ages, slots and counts agree."""
         super().check_laws()
         self.other.check_laws()
         assert _nodes(self) == _nodes(self.other)
@@ -144,7 +144,7 @@ class PairWorld(TreeWorld):
             assert _lengths(req) == _lengths(twin)
 
     def counts(self, cache: BasePrefixCache) -> dict[str, int]:
-        """Sizes and events, but for one: making room for a state is an evict call here alone."""
+        """Return sizes and events, without ``evict_calls``, which the trees count differently."""
         counts = cache.events.as_dict() | {
             "full_evictable": cache.evictable_size(),
             "full_protected": cache.protected_size(),
@@ -162,7 +162,7 @@ class PairWorld(TreeWorld):
 
 
 class WindowPairWorld(PairWorld, WindowWorld):
-    """The same with a window pool."""
+    """A ``PairWorld`` with a window pool."""
 
     def __init__(self, dedicated: WindowWorld, unified: WindowWorld) -> None:
         super().__init__(dedicated, unified)
@@ -188,7 +188,7 @@ def _nodes(world: TreeWorld) -> dict[tuple[int, ...], NodeFacts]:
 
 
 def _free(world: TreeWorld) -> tuple[list[int], list[int]]:
-    """What is free of both pools, in the order in which it will be taken."""
+    """Return the free slots of both pools in the order of allocation."""
     tree = world.tree
     if isinstance(tree, AnyWindowTree):
         return tree.kv.free_pages.tolist(), tree.kv.swa_attn_allocator.free_pages.tolist()

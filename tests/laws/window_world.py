@@ -16,7 +16,7 @@ from tests.unit.engine.cache.trees import AnyWindowTree, TreeReq, WindowTree, pr
 
 
 class WindowWorld(TreeWorld):
-    """Every number of a position stands in both pools, as long as the window pool has it."""
+    """Each position's number is in both pools, as long as the window pool holds the position."""
 
     tree: AnyWindowTree
 
@@ -25,12 +25,12 @@ class WindowWorld(TreeWorld):
         self._swa = self._swa_numbers()
 
     def _swa_numbers(self) -> NDArray[Any]:
-        """The same as ``_kv_numbers`` of the window pool."""
+        """Return ``_kv_numbers`` for the window pool."""
         kv = self.tree.kv
         return np.zeros(kv.swa_attn_allocator.size + kv.page_size, dtype=np.int64)
 
     def loading_windows(self) -> set[int]:
-        """Pages of the window pool that are to be filled from the host."""
+        """Return the pages of the window pool that are being filled from the host."""
         return set()
 
     def compute(self, req: TreeReq, count: int) -> bool:
@@ -43,13 +43,13 @@ class WindowWorld(TreeWorld):
         return True
 
     def swa_row(self, req: TreeReq) -> IntArray:
-        """Where the window pool has each position of a request."""
+        """Return the window pool's index of each position of a request."""
         assert req.kv.req_pool_idx is not None
         row = self.tree.rows.req_to_token[req.kv.req_pool_idx, : req.kv.kv_allocated_len]
         return self.tree.kv.translate_loc_from_full_to_swa(row.astype(np.int64))
 
     def leave_behind(self, req: TreeReq, end: int) -> None:
-        """Positions before ``end`` are not read again, and the window part of them goes."""
+        """Free the window part of positions before ``end``, which will not be read again."""
         page_size = self.tree.kv.page_size
         end = min(end, req.kv.kv_committed_len - self.tree.window - page_size + 1)
         end = max(0, end // page_size * page_size)
@@ -64,7 +64,7 @@ class WindowWorld(TreeWorld):
             )
 
     def lockable(self) -> list[TreeNode]:
-        """The nodes up to which the window pool has a window, or everything."""
+        """Return the nodes whose last window, or whole shorter prefix, is in the window pool."""
         nodes = prefixes(self.tree.cache)
         return [node for path, node in sorted(nodes.items()) if self._is_usable(path, nodes)]
 
@@ -79,7 +79,7 @@ class WindowWorld(TreeWorld):
         return True
 
     def match_is_longest(self, ids: list[int]) -> None:
-        """A match is what a naive walk over all prefixes finds, in whole pages."""
+        """Check a match against a naive walk over all prefixes, in whole pages."""
         found = self.tree.match(ids).prefix_len
         nodes = prefixes(self.tree.cache)
         usable = [p for p in nodes if tuple(ids[: len(p)]) == p and self._is_usable(p, nodes)]
@@ -102,7 +102,7 @@ class WindowWorld(TreeWorld):
             row = self.swa_row(req)
             own_from = max(req.kv.swa_evicted_seqlen, req.kv.cache_protected_len)
             own |= {idx // swa.page_size for idx in row[own_from:]}
-            # What the next token reads, whoever holds it.
+            # The positions that the next token reads, whether the request or the tree holds them.
             first = max(0, req.kv.kv_committed_len - self.tree.window + 1)
             for position in range(first, req.kv.kv_committed_len):
                 assert self._swa[row[position]] == self.name(req.fill_ids[: position + 1])
