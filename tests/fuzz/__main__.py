@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz KIND FROM TO``: cases by hand, each problem once with its first seed."""
+"""``python -m tests.fuzz KIND FROM TO``: run a range of seeds; print each problem only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small valid inputs of every kind that the bench reads, and the commands that read them."""
+"""Small valid inputs of every kind that hybridbench reads, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LENGTH_S = 120.0
 _ROWS = 120
 DAMAGED = "damaged.dat"
 
-# What is done with a damaged input: words of a command line, or a call.
+# How a damaged input is read: by a command line, or by a call.
 Action = Sequence[str] | Callable[[], None]
 
 
@@ -46,7 +46,7 @@ Action = Sequence[str] | Callable[[], None]
 class Kind:
     """One kind of input: how it is made in a folder, which files are damaged, what reads it.
 
-    ``actions`` gets the folder and chooses for itself.
+    ``actions`` gets the folder and returns a random action.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Kind:
 
 
 def write_run(path: Path, record: RunRecord) -> None:
-    """``record`` as a run directory."""
+    """Write ``record`` as a run directory."""
     path.mkdir(parents=True)
     with RunWriter(path, record.manifest, SystemClock()) as writer:
         moments = sorted({float(t) for series in record.series.values() for t in series.t_s})
@@ -178,7 +178,7 @@ def _plans(folder: Path) -> None:
     for name, path in list_plans().items():
         (folder / f"{name}.yaml").write_bytes(path.read_bytes())
     (folder / "plan.yaml").write_text(_PLAN)
-    # A mutation of values needs JSON, which is YAML as well.
+    # Mutations of values need JSON, which is also valid YAML.
     (folder / "json.yaml").write_text(json.dumps(yaml.safe_load(_PLAN), indent=1, default=str))
 
 
@@ -291,5 +291,5 @@ KINDS: dict[str, Kind] = {
         Kind("model", _model, ("*",), _of_model),
     )
 }
-# Of these one file is chosen, damaged and read; of the others the folder as a whole.
+# For these kinds one file is chosen, damaged and read; for the others the whole folder.
 SINGLE = frozenset({"series", "trace", "profile", "plan"})

@@ -1,4 +1,4 @@
-"""One case: a valid input, damaged, and read by a command in this process under an alarm."""
+"""Run one case: damage a valid input and read it in this process, under a time limit."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.fuzz.corpus import DAMAGED, KINDS, SINGLE, Action
 from tests.fuzz.mutations import mutate
 
 _SENTENCES_MAX = 21
-# Processor time; a case that only waits ends with the test's own timeout.
+# CPU time; a case that only waits is ended by the test's own time-out.
 BUDGET_S = 20.0
-# How long a pipe that nobody writes to is waited for here.
+# How long a reader waits for a pipe without a writer.
 _PATIENCE_S = 0.2
 _ENCODINGS = ("utf-8", "ascii", "latin-1")
 _ANALYSIS = "/hybridbench/analysis/"
 
 
 class HangError(BaseException):
-    """A case took longer than its budget; no handler of ours may take it for its own."""
+    """A case took longer than its budget; a BaseException, so that no handler catches it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What came of a case; ``problem`` is empty where all is well."""
+    """The result of a case; ``problem`` is empty if there was none."""
 
     kind: str
     seed: int
@@ -48,7 +48,7 @@ class Case:
 
 
 def run_case(kind: str, seed: int, valid: Path, folder: Path) -> Case:
-    """Damage a copy of ``valid`` in ``folder``, read it, and say what is wrong with the answer."""
+    """Damage a copy of ``valid`` in ``folder``, read it, and return what is wrong."""
     rng = Random(f"{kind}-{seed}")
     shutil.copytree(valid, folder)
     files = sorted(p for glob in KINDS[kind].damaged for p in folder.glob(glob) if p.is_file())
@@ -120,7 +120,7 @@ def _wrong(action: Action, code: int, out: str, err: str) -> str:
     if code == ExitCode.USAGE:
         lines = err.splitlines()
         usage = [line for line in lines if line.startswith("hybridbench: ")]
-        # A sentence for each fault of a file, and none twice.
+        # One sentence for each fault of a file, and none twice.
         if not usage or len(set(usage)) != len(usage) or len(usage) > _SENTENCES_MAX:
             return f"exit code 2 with {len(usage)} sentences: {err[-500:]}"
     return ""

@@ -1,4 +1,4 @@
-"""Seeded damage to files, whatever they hold: bytes, lines, values, and what a name stands for."""
+"""Seeded damage to any file: its bytes, lines and values, and the kind of file at its path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 _EVIL = "@@evil@@"
-# Texts of JSON values; the last ones are none.
+# Texts of JSON values; the last line is not valid JSON.
 VALUES: tuple[str, ...] = (
     "null", "true", '""', '"x"', "-1", "0", "1e308", "-1e308", "1e-320", "1.5", "7",
     "10" * 15, "9" * 5000, str(2**63), str(-(2**63) - 1), str(2**64), "1e30", "[]", "{}",
@@ -33,7 +33,7 @@ _SPARSE_BYTES = 2**40
 
 
 def mutate(path: Path, rng: Random) -> str:
-    """Damage the file at ``path``; says how."""
+    """Damage the file at ``path``; return how."""
     weights = [(_of_bytes, 4), (_of_lines, 2), (_of_values, 10), (_of_file, 1), (_packed, 1)]
     how: Callable[[Path, Random], str] = rng.choices(
         [entry for entry, _ in weights], [weight for _, weight in weights]
@@ -82,7 +82,7 @@ def _of_lines(path: Path, rng: Random) -> str:
 
 
 def _of_values(path: Path, rng: Random) -> str:
-    """Another value in a JSON document, in one of its lines, or in a cell of a table."""
+    """Replace a value in a JSON document, in one of its lines, or in a table's cell."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
@@ -111,7 +111,7 @@ def _of_values(path: Path, rng: Random) -> str:
 
 
 def _with_evil(document: object, rng: Random) -> tuple[str, str]:
-    """``document`` as JSON with a value replaced, left out, renamed or doubled."""
+    """Return ``document`` as JSON with a value replaced, removed, renamed or duplicated."""
     holders: list[tuple[dict[str, object] | list[object], str | int]] = []
     level = [document]
     while level:

@@ -1,6 +1,6 @@
-"""Whatever lies in a file: every command ends in time, with an exit code and one sentence.
+"""With any data in a file, every command ends in time with an exit code and one sentence.
 
-``python -m tests.fuzz KIND FROM TO`` tries more seeds of one kind by hand.
+``python -m tests.fuzz KIND FROM TO`` runs more seeds of one kind by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BATCH = 100
 
 @pytest.fixture(scope="session")
 def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The valid input of each kind; a case damages a copy."""
+    """The valid input of each kind; each case damages a copy."""
     folders = {}
     for name, kind in KINDS.items():
         folders[name] = tmp_path_factory.mktemp(name)
@@ -46,7 +46,7 @@ def test_thousands_of_damaged_inputs_are_no_different(
 def _try(kind: str, seeds: range, valid: Path, room: Path) -> None:
     cases = [run_case(kind, seed, valid, room / str(seed)) for seed in seeds]
 
-    # Numbers that no estimate can take are the analysis's own to mend.
+    # Failures on numbers that no estimate can handle are left to the analysis.
     wrong = [case for case in cases if case.problem and not case.in_analysis]
     assert not wrong, "\n\n".join(
         f"{case.kind} {case.seed}: {case.did}\n{case.problem}" for case in wrong

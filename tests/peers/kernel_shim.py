@@ -1,8 +1,8 @@
-"""The calls of fla's, mamba_ssm's and SGLang's kernels on hybridbench's.
+"""The calls of fla's, mamba_ssm's and SGLang's kernels, implemented with hybridbench's kernels.
 
-What it does: tokens of several requests become chunks and back, rows with PAD_SLOT_ID are left out,
-and what the models here do around a kernel (bias, D, z, dt_bias) is done around it.  Weights are
-turned, and pools are copied in and out, as theirs need not have whole rows.
+The shim converts the tokens of several requests to chunks and back, leaves out rows with
+PAD_SLOT_ID, and does around a kernel what the models here do (bias, D, z, dt_bias).  Weights are
+transposed, and pools are copied in and out, because theirs need not be contiguous.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def causal_conv1d_fn(
     pad_slot_id: int = PAD_SLOT_ID,
     kernels: Kernels = REFERENCE,
 ) -> Tensor:
-    """x: (dim, cu_seq_len); requests that are padding come last, and their columns are 0."""
+    """x: (dim, cu_seq_len); padding requests come last, and their columns are 0."""
     used, slots = _used(cache_indices, len(cache_indices), pad_slot_id)
     lens = query_start_loc.diff()[used].tolist()
     pool = conv_states.contiguous()
@@ -78,7 +78,7 @@ def selective_state_update(
     pad_slot_id: int = PAD_SLOT_ID,
     kernels: Kernels = REFERENCE,
 ) -> Tensor:
-    """state: (lines, heads, dim, dstate), updated; dt, A, D, dt_bias: one number for each head."""
+    """state: (lines, heads, dim, dstate), updated; dt, A, D, dt_bias: one number per head."""
     used, slots = _used(state_batch_indices, len(x), pad_slot_id)
     step = functional.softplus(dt[used].to(state.dtype) + dt_bias)
     bc = torch.stack((B, C), dim=1)[used].to(state.dtype)
@@ -102,7 +102,7 @@ def chunk_gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     kernels: Kernels = REFERENCE,
 ) -> tuple[Tensor, Tensor]:
-    """q, k: (1, T, heads, K), any dtype; returns the output in v's and the final states."""
+    """q, k: (1, T, heads, K), any dtype; returns the output in v's dtype and the final states."""
     if use_qk_l2norm_in_kernel:
         q, k = (functional.normalize(x.float(), dim=-1) for x in (q, k))
     dtype = initial_state.dtype
@@ -126,7 +126,7 @@ def fused_recurrent_gated_delta_rule_update(
     initial_state_indices: Tensor,
     kernels: Kernels = REFERENCE,
 ) -> Tensor:
-    """q, k: (batch, heads, K), one token each; the states by index, updated; -1 is padding."""
+    """q, k: (batch, heads, K), one token each; updates the states at the indices; -1 is padding."""
     used, slots = _used(initial_state_indices, len(v), PAD_SLOT_ID)
     dtype = initial_state_source.dtype
     qk = torch.stack((q * q.shape[-1] ** -0.5, k), dim=2)[used].to(dtype)
@@ -140,7 +140,7 @@ def fused_recurrent_gated_delta_rule_update(
 
 
 def _used(indices: Tensor | None, rows: int, pad_slot_id: int) -> tuple[Tensor, Tensor]:
-    """Which rows are no padding, and their slots."""
+    """Return the indices of rows without padding, and their slots."""
     if indices is None:
         indices = torch.arange(rows)
     used = torch.nonzero(indices != pad_slot_id).flatten()

@@ -1,4 +1,4 @@
-"""mini-sglang's prefix cache on hybridbench's RadixCache: handles, and evictions that say what."""
+"""mini-sglang's prefix cache on hybridbench's RadixCache: handles, and evicted indices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SizeInfo(NamedTuple):
 
 
 class EvictedIndices:
-    """Takes the place of an allocator and keeps what the tree gives back."""
+    """A fake allocator that collects the indices that the tree frees."""
 
     device = torch.device("cpu")
 
@@ -41,11 +41,11 @@ class EvictedIndices:
         return 0
 
     def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        if owner == TREE:  # what REQ gives back is a duplicate, which the caller frees there
+        if owner == TREE:  # REQ frees duplicates, which the caller frees in mini-sglang
             self.given_back += as_index_array(idx, self.device).tolist()
 
     def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
-        """Nobody keeps an account."""
+        """Do nothing: there is no ledger."""
 
 
 class RadixPrefixCache:

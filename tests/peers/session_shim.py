@@ -17,7 +17,7 @@ FINISH_ABORT = FinishReason(FinishKind.ABORT, "aborted")
 
 
 class Req(EngineReq):
-    """A turn by what it has committed and allocated; its indices are the row's."""
+    """A turn defined by its committed and allocated lengths; its indices are in its row."""
 
     def __init__(self, session_id: str, input_ids: list[int], output_ids: list[int] | None = None):
         super().__init__(session_id, input_ids, SamplingParams(max_new_tokens=32))
@@ -26,18 +26,18 @@ class Req(EngineReq):
         self.session = Session(session_id, None, 0.0)
 
     def abort(self) -> None:
-        """What SGLang calls ``req.finished_reason = FINISH_ABORT(...)``."""
+        """Do what ``req.finished_reason = FINISH_ABORT(...)`` does in SGLang."""
         self.to_abort = FINISH_ABORT
 
 
 class StreamingSession(streaming_session.StreamingSession):
     def match(self, key: RadixKey, req: EngineReq) -> torch.Tensor:
-        """Indices as a tensor; the request keeps them, as admission would have it."""
+        """Return the indices as a tensor; store them in the request, as admission does."""
         found = self.match_prefix(MatchPrefixParams(key=key, cow_mamba=True, req=req))
         req.kv.prefix_indices = found.device_indices
         return torch.from_numpy(found.device_indices)
 
 
 def kv_info(**fields: Any) -> ReqKv:
-    """SGLang's ``ReqKvInfo``."""
+    """Return a ``ReqKv``, which is SGLang's ``ReqKvInfo``."""
     return ReqKv(**fields)

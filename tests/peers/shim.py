@@ -1,8 +1,8 @@
-"""SGLang's names and calls on hybridbench's classes: all that a test written for SGLang needs.
+"""SGLang's names and calls on hybridbench's classes, as far as tests written for SGLang need them.
 
-What it does: index arrays and lists of slots become tensors on the way out, requests are built
-from SGLang's arguments, calls that carry the same lengths twice (device and host) drop one, and
-switches for what is not here are dropped where they are off.  Everything else is imported as it is.
+The shim returns index arrays and lists of slots as tensors, builds requests from SGLang's
+arguments, drops one of two equal lengths (device and host) in calls, and ignores switches of
+unsupported features if they are off.  Everything else is imported unchanged.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def tensor_or_none(slots: IntArray | list[int] | None) -> torch.Tensor | None:
 
 
 def as_asked_for(slots: Any, owner: Owner) -> Any:
-    """Tensors for tests; what transfers take for themselves stays as it is."""
+    """Return slots as a tensor for tests; what transfers allocate is returned unchanged."""
     return tensor_or_none(slots) if owner == REQ else slots
 
 
 def without_switches(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Drop what says that something of SGLang's is off; what is on must not be ignored."""
+    """Drop SGLang's switches that are off; raise ValueError for one that is on."""
     for name in SWITCHES:
         if arguments.pop(name, None):
             raise ValueError(f"{name}: not supported here; leave it out")
@@ -98,7 +98,7 @@ class CacheInitParams(base.CacheInitParams):
 
 @dataclass(eq=False)
 class Req:
-    """A request by SGLang's arguments; its indices hold tensors, as the shims of pools give."""
+    """A request with SGLang's arguments; its indices are tensors, as the pool shims return."""
 
     rid: str
     origin_input_text: str
@@ -126,11 +126,11 @@ class Req:
 
     @property
     def kv(self) -> Any:
-        """SGLang's request has the fields of the record itself."""
+        """Return the request: SGLang's has the record's fields itself."""
         return self
 
     def goes_on_from(self, writers: Writers) -> None:
-        """SGLang's requests do not know."""
+        """Do nothing: SGLang's requests do not track writers."""
 
 
 class MatchResult(NamedTuple):
@@ -209,7 +209,7 @@ class SWATokenToKVPoolAllocator(swa_pages.SWATokenToKVPoolAllocator):
 
 
 class Sizes(BasePrefixCache):
-    """SGLang's names of what a tree has."""
+    """SGLang's names of a tree's sizes and contents."""
 
     def full_evictable_size(self) -> int:
         return self.evictable_size()
@@ -262,7 +262,7 @@ class UnifiedRadixCache(unified_radix_cache.UnifiedRadixCache, Sizes):
 
 
 class BackupByHand(HostTier):
-    """A tree that is told what to write: SGLang's tests set a threshold that no use reaches."""
+    """A tree that writes only on request; SGLang's tests set a threshold that is never reached."""
 
     def write_backup(self, node: TreeNode, write_back: bool = False) -> int:  # type: ignore[override]
         del write_back
@@ -279,7 +279,7 @@ class BackupByHand(HostTier):
         super().loading_check()
 
     def _write_through(self, path: list[TreeNode]) -> None:
-        """Nothing is written by itself."""
+        """Do nothing: no write starts automatically."""
 
 
 class HiRadixCache(BackupByHand, hiradix_cache.HiRadixCache):

@@ -1,4 +1,4 @@
-"""What SGLang's tests ask of its allocators, asked of ours through the shim."""
+"""SGLang's tests of its allocators, run on ours through the shim."""
 
 from __future__ import annotations
 

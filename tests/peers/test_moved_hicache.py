@@ -1,8 +1,7 @@
-"""What SGLang's tests ask of the host tier: of the unified tree, and of the dedicated ones.
+"""SGLang's tests of the host tier, run on the unified tree and on the dedicated ones.
 
-One suite over every combination of components; theirs leaves out those with windows where copies
-are real.  What concerns several ranks and the inside of a node is left out
-(docs/reference/sglang-shim.md).
+One suite over every combination of components; theirs omits windows in tests with real copies.
+Tests of several ranks and of a node's internals are left out (docs/reference/sglang-shim.md).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Tree: TypeAlias = HiRadixCache | HiMambaRadixCache | HiUnifiedRadixCache
 
 @dataclass(frozen=True)
 class Config:
-    """Which components a tree has beside the full KV, and which tree it is."""
+    """The components of a tree besides full KV, and its kind."""
 
     page_size: int = 1
     states: bool = False
@@ -78,7 +77,7 @@ WINDOWS = pytest.mark.parametrize(
 
 
 class World:
-    """A tree with a host tier over real pools, which is told what to copy."""
+    """A tree with a host tier over real pools that copies only on request."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -147,15 +146,15 @@ class World:
 
     @property
     def pages_of_a_window(self) -> int:
-        """Pages before its end that a match needs: the next token sees itself, too."""
+        """Pages of window that a match needs before its end; the window includes the next token."""
         return -(-(self.window - 1) // self.page_size)
 
     def pages(self, start: int, count: int) -> list[int]:
-        """The tokens of whole pages."""
+        """Return the tokens of ``count`` whole pages."""
         return list(range(start, start + count * self.page_size))
 
     def insert(self, ids: list[int]) -> TreeNode:
-        """Freshly taken KV, and a state where there are states; the node where ``ids`` end."""
+        """Insert new KV, and a state if the tree has states; return the node where ``ids`` end."""
         params = InsertParams(RadixKey(ids), self.kv.alloc(len(ids)))
         if isinstance(self.rows, HybridReqToTokenPool):
             params.mamba_value = self.rows.mamba_allocator.alloc(1)
@@ -163,13 +162,13 @@ class World:
         return self.node(ids)
 
     def node(self, ids: list[int]) -> TreeNode:
-        """Where a match ends on either side."""
+        """Return the node where a match ends, on device or host."""
         found = self.tree.match_prefix(MatchPrefixParams(key=RadixKey(ids)))
         assert found.last_host_node is not self.tree.root_node
         return found.last_host_node
 
     def hits(self, ids: list[int]) -> tuple[int, int]:
-        """Tokens that the device has, and that the host has behind them."""
+        """Return the numbers of tokens that hit on the device, and beyond them on the host."""
         found = self.tree.match_prefix(MatchPrefixParams(key=RadixKey(ids)))
         return len(found.device_indices), found.host_hit_length
 
@@ -186,7 +185,7 @@ class World:
         return self.tree.evict(EvictParams(tokens, states, windows)).num_tokens_evicted
 
     def content(self, node: TreeNode) -> list[list[float]]:
-        """What the device has of a node: KV of full layers, of sliding ones, and the state."""
+        """Return a node's device contents: full-attention KV, window KV and state."""
         found = [self.pool.full_kv_pool.k_buffer[0][node.value]]
         if self.config.windows:
             swa = self.kv.translate_loc_from_full_to_swa(node.value)
@@ -198,7 +197,7 @@ class World:
         return [part.flatten().tolist() for part in found]
 
     def fill(self, marker: float) -> None:
-        """Overwrite everything on the device, KV by a number of its own for each row."""
+        """Overwrite everything on the device, with a different number for each row."""
         pools = [self.pool.full_kv_pool] + ([self.pool.swa_kv_pool] if self.config.windows else [])
         for pool in pools:
             for buffer in (*pool.k_buffer, *pool.v_buffer):
@@ -210,7 +209,7 @@ class World:
 
 
 def leaves(tree: Tree) -> tuple[set[int], set[int]]:
-    """Nodes that can go next on the device, and those on the host."""
+    """Return the nodes that can be evicted next on the device, and those on the host."""
     nodes = list(tree.iter_nodes())
     below = {n.id for n in nodes if not n.evicted and all(c.evicted for c in n.children.values())}
     return below, {node.id for node in tree._evictable_host_leaves}
@@ -267,7 +266,7 @@ def test_a_match_goes_through_what_is_on_either_side(config: Config) -> None:
 
 @EVERY
 def test_what_can_go_on_the_device_and_on_the_host_are_different_nodes(config: Config) -> None:
-    """Also after a mixture of backups, evictions and inserts."""
+    """This also holds after a mixture of backups, evictions and inserts."""
     world = World(config)
     texts = [world.pages(1 + 100 * n * config.page_size, 5) for n in range(5)]
     nodes = [world.insert(ids) for ids in texts]
@@ -321,7 +320,7 @@ def test_a_load_restores_what_was_backed_up(config: Config) -> None:
 
 @EVERY
 def test_what_is_backed_up_reaches_from_the_root_without_a_gap(config: Config) -> None:
-    """Here because ``write_through`` stops at the first node that the host cannot take."""
+    """Holds because ``write_through`` stops at the first node that does not fit on the host."""
     world = World(config)
     chain = world.pages(1, 8)
     for count in (2, 4, 8):
@@ -394,7 +393,7 @@ def test_the_two_pools_of_the_host_are_independent(config: Config) -> None:
 @WINDOWS
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_tombstone_counts_if_it_is_inside_of_the_window(config: Config, inside: bool) -> None:
-    """Outside of it the device has all that a match needs, and there is nothing to load."""
+    """If it is outside, the device has all that a match needs, and nothing is loaded."""
     world = World(config)
     for count in range(1, 8):
         world.backup(world.insert(world.pages(1, count)))
@@ -476,7 +475,7 @@ def test_a_lock_of_a_tombstone_gives_no_later_lock_of_the_window_back(config: Co
 
 
 class StorageWorld(World):
-    """A ``HiRadixCache`` whose storage has a prefix of which the tree has the first two pages."""
+    """A ``HiRadixCache`` and storage with a prefix; the tree has the prefix's first two pages."""
 
     def __init__(self, stored_pages: int) -> None:
         super().__init__(CONFIGS["HiRadixCache, pages of 4"])
@@ -484,7 +483,7 @@ class StorageWorld(World):
         self.storage_tree = self.tree
         self.ids = self.pages(1, 6)
         self.backup(self.insert(self.ids[: stored_pages * self.page_size]))
-        self.poll()  # what the host has is written to the storage
+        self.poll()  # writes the host's KV to the storage
         self.tree.evict(EvictParams(len(self.ids)))
         self.tree.evict_host(len(self.ids))
         assert self.host.available_size() == self.host.size
@@ -509,7 +508,7 @@ class StorageWorld(World):
         assert self.storage_tree.prefetching_size() == 4 * self.page_size
 
     def check_over(self) -> None:
-        """Nobody is at it any more, and all that it brought can be evicted."""
+        """Check that the prefetch has ended and that everything it loaded can be evicted."""
         assert self.storage_tree.ongoing_prefetch == {}
         assert self.anchor.host_ref_counter == 0
         assert self.storage_tree.prefetching_size() == 0

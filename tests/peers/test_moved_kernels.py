@@ -1,4 +1,4 @@
-"""What SGLang's and fla's kernel tests ask: padding, groups, half precision, odd lengths."""
+"""SGLang's and fla's kernel tests, run on ours: padding, groups, half precision, odd lengths."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def slots_and_padding(lines: int, used: int, padding: int) -> Tensor:
 
 
 def convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """silu of the convolution of (dim, width - 1 + T) in float32: (dim, T)."""
+    """Return silu of the convolution of (dim, width - 1 + T), in float32: (dim, T)."""
     wide = None if bias is None else bias.float()
     y = functional.conv1d(x.float(), weight.float().unsqueeze(1), wide, groups=len(weight))
     return functional.silu(y)
 
 
 def recurrence(inputs: tuple[Tensor, ...], part: slice, request: int) -> tuple[Tensor, Tensor]:
-    """One request's tokens through the recurrence: its output and its final state."""
+    """Run one request's tokens through the recurrence; return its output and final state."""
     q, k, v, g, beta = (x[:, part] for x in inputs[:5])
     return gated_delta_rule_reference(q, k, v, g, beta, inputs[5][request : request + 1])
 
@@ -42,7 +42,7 @@ def test_a_convolution_step_skips_padding_and_moves_the_windows_of_the_others(
     torch.manual_seed(0)
     x, weight = torch.randn(3 + padding, 80, dtype=dtype), torch.randn(80, width, dtype=dtype)
     bias = torch.randn(80, dtype=dtype) if has_bias else None
-    # Their states lie the other way round in memory.
+    # Their states are transposed in memory.
     states = torch.randn(30, width - 1, 80, dtype=dtype).transpose(1, 2)
     slots = slots_and_padding(30, 3, padding)
     before = states.clone()

@@ -1,6 +1,6 @@
-"""What SGLang's tests ask of hybrid pools and of MambaRadixCache, asked of ours through the shim.
+"""SGLang's tests of hybrid pools and of MambaRadixCache, run on ours through the shim.
 
-The constructors are called with the very keywords of SGLang 0.5.13; only the shapes are small.
+The constructors are called with exactly the keywords of SGLang 0.5.13; only the shapes are small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What mini-sglang's tests ask of a prefix cache, asked of ours through its shim."""
+"""mini-sglang's tests of its prefix cache, run on ours through its shim."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_eviction_gives_back_are_whole_pages(page_size: int) -> None:
     cache = RadixPrefixCache(page_size)
     ids = torch.arange(page_size * 3, dtype=torch.int32)
     cache.insert_prefix(ids, ids)
-    # A second branch splits the first after one page.
+    # The second branch splits the first after one page.
     other = torch.cat((ids[:page_size], ids[:page_size] + 1000))
     cache.insert_prefix(other, torch.cat((ids[:page_size], ids[:page_size] + page_size * 3)))
 

@@ -1,4 +1,4 @@
-"""What SGLang's tests ask of RadixKey, TreeNode and RadixCache, asked of ours through the shim."""
+"""SGLang's tests of RadixKey, TreeNode and RadixCache, run on ours through the shim."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What SGLang's tests ask of StreamingSession and SessionSlot, asked of ours through the shim.
+"""SGLang's tests of StreamingSession and SessionSlot, run on ours through the shim.
 
-They drive the cache alone, without a scheduler: requests are given rows and lengths by hand.
+They use the cache without a scheduler; requests get rows and lengths by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class World:
         self.ample = self.kv.available_size()
 
     def first_turn(self, committed: int, allocated: int, outputs: int = 0) -> Req:
-        """A turn whose whole row is its own."""
+        """Return a turn that owns its whole row."""
         req = Req("session-a", list(range(committed - outputs)), list(range(outputs)))
         [row] = self.rows.alloc([req]) or []
         locations = self.kv.alloc_extend([0], [allocated], [-1], allocated)

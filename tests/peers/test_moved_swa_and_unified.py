@@ -1,7 +1,7 @@
-"""What SGLang's tests ask of pools and trees with sliding windows, and of UnifiedRadixCache.
+"""SGLang's tests of sliding-window pools and trees, and of UnifiedRadixCache, run on ours.
 
-One suite over every combination of components, as theirs; the host tier has a file of its own, and
-what concerns the Rust core and the inside of a node is left out (docs/reference/sglang-shim.md).
+Like theirs, one suite over every combination of components.  The host tier has its own file; tests
+of the Rust core and of a node's internals are left out (docs/reference/sglang-shim.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.peers.shim import (
 
 @dataclass(frozen=True)
 class Config:
-    """Which components a tree has beside the full KV."""
+    """The components of a tree besides full KV."""
 
     page_size: int = 1
     states: bool = False
@@ -109,11 +109,11 @@ class World:
         )  # fmt: skip
 
     def pages(self, start: int, count: int) -> list[int]:
-        """The tokens of whole pages."""
+        """Return the tokens of ``count`` whole pages."""
         return list(range(start, start + count * self.page_size))
 
     def insert(self, ids: list[int], prev_prefix_len: int = 0) -> int:
-        """Freshly taken KV, and a state where there are states; the prefix that was there."""
+        """Insert new KV, and a state if the tree has states; return the known prefix's length."""
         value = self.kv.alloc(len(ids))
         params = InsertParams(RadixKey(ids), value, prev_prefix_len=prev_prefix_len)
         if isinstance(self.rows, HybridReqToTokenPool):
@@ -127,7 +127,7 @@ class World:
         return len(self.match(ids).device_indices)
 
     def request(self, ids: list[int]) -> Req:
-        """A request that has computed all of ``ids``."""
+        """Return a request that has computed all of ``ids``."""
         req = Req(rid=str(ids), origin_input_text="", origin_input_ids=ids)
         assert self.rows.alloc([req]) is not None
         missing = -len(ids) % self.page_size
@@ -243,7 +243,7 @@ def test_duplicates_are_freed_but_for_what_was_the_trees_before(config: Config) 
     before = world.kv.available_size()
     world.insert(three, prev_prefix_len=len(two))
 
-    # The positions of the first two pages stay the caller's business.
+    # The caller remains responsible for the positions of the first two pages.
     assert world.kv.available_size() == before - len(three)
     world.tree.sanity_check()
 
@@ -419,7 +419,7 @@ def test_windows_are_evicted_alone_inside_the_tree(config: Config) -> None:
     assert not any(isinstance(event, BlockRemoved) for event in world.tree.take_events())
     assert world.tree.full_evictable_size() == full
     assert world.matched(base) == 0
-    # Behind a whole window the tombstone does not matter.
+    # A tombstone does not matter if a whole window follows it.
     assert world.matched(base + world.pages(500, 4)) == 2 * len(base)
     world.tree.evict(EvictParams(swa_num_tokens=1000))
     assert world.tree.swa_evictable_size() == 0
@@ -439,7 +439,7 @@ def test_events_tell_of_each_block_what_it_holds_and_what_it_follows(config: Con
     told = [token for event in first for token in event.token_ids]
     assert told == base + branches[0]
     assert [event.token_ids for event in second] == [branches[1]]
-    # The second branch leaves the first in the middle of its node.
+    # The second branch diverges in the middle of the first one's node.
     assert second[0].parent_block_hash == first[1].block_hashes[0]
 
     world.tree.evict(EvictParams(num_tokens=1000))
@@ -480,7 +480,7 @@ def test_the_tree_says_what_it_has(config: Config) -> None:
 
 
 def window_pools() -> tuple[SWAKVPool, SWATokenToKVPoolAllocator]:
-    """Twelve layers of which every fourth attends to everything."""
+    """Return pools for twelve layers, every fourth with full attention."""
     pool = SWAKVPool(
         size=128,
         size_swa=64,
@@ -521,7 +521,7 @@ def test_a_position_takes_one_of_each_pool_and_its_window_part_goes_first() -> N
 
 
 def test_the_window_that_a_prefix_needs_decides_what_matches() -> None:
-    """Four prefixes, three evictions of either pool: one is whole, one has lost its window."""
+    """After three evictions from both pools, one prefix is whole and one has lost its window."""
     _, allocator = window_pools()
     tree = SWARadixCache(
         params=CacheInitParams(

@@ -1,4 +1,4 @@
-"""SGLang's questions to the extra buffer of a hybrid pool, asked through the shim."""
+"""SGLang's tests of a hybrid pool's extra buffer, run on ours through the shim."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_finished_request_leaves_the_kept_slot_in_the_tree() -> None:
     assert indices is not None
     pool.write((rows[0], slice(0, 10)), indices)
     req.kv_committed_len = req.kv_allocated_len = 10
-    # What SGLang's scheduler does when a tracked step has run.
+    # SGLang's scheduler does this after a tracked step.
     req.mamba_last_track_seqlen = 8
     req.mamba_next_track_idx = pool.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
     assert req.mamba_ping_pong_track_buffer is not None

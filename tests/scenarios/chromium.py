@@ -1,7 +1,7 @@
-"""A real browser without a window, driven over a pipe by the DevTools protocol.
+"""Drive a real headless browser over a pipe with the DevTools protocol.
 
-No port is opened and no library is needed: messages are JSON, ended by a NUL, on the file
-descriptors 3 and 4 of the browser.
+This opens no port and needs no library: messages are NUL-terminated JSON on the browser's file
+descriptors 3 and 4.
 
 ``python -m tests.scenarios.chromium PAGE.html OUT.png [dark] [SELECTOR]`` takes a picture.
 """
@@ -38,16 +38,16 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 _PATIENCE_S = 60.0
-_ABOVE_STANDARD = 10  # descriptors that cannot be the 3 and 4 they are moved to
+_ABOVE_STANDARD = 10  # from here on, a descriptor cannot be 3 or 4, to which it is duplicated
 
 
 def chromium() -> str | None:
-    """The browser of this machine."""
+    """Return this machine's browser; None if there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Tab:
-    """One page in a browser of its own; a context manager that leaves nothing behind."""
+    """One page in its own browser; a context manager that cleans up everything."""
 
     def __init__(self, width: int = 1280, height: int = 900) -> None:
         program = chromium()
@@ -69,8 +69,8 @@ class Tab:
         self._buffer = b""
         self._number = 0
         self._session: str | None = None
-        self.complaints: list[str] = []  # errors of the console, exceptions, refusals of the policy
-        self.requests: list[str] = []  # every address that was asked for
+        self.complaints: list[str] = []  # console errors, exceptions, policy violations
+        self.requests: list[str] = []  # every requested address
         self._loaded = False
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
@@ -101,7 +101,7 @@ class Tab:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its result; what happens meanwhile is noted."""
+        """Send one command and return its result; record the events that arrive meanwhile."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -128,7 +128,7 @@ class Tab:
         self.run("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression, a promise's once it is kept."""
+        """Return the value of a JavaScript expression; await it if it is a promise."""
         answer = self.send(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -136,7 +136,7 @@ class Tab:
         return answer["result"].get("value")
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Press the left button at ``start``, move, let go at ``end``."""
+        """Press the left button at ``start``, move, and release it at ``end``."""
         steps = [start, ((start[0] + end[0]) / 2, start[1]), end]
         self._mouse("mouseMoved", start, "none", 0)
         self._mouse("mousePressed", start, "left", 1)
@@ -152,20 +152,20 @@ class Tab:
         self.settle()
 
     def key(self, name: str) -> None:
-        """Press and let go the key ``name`` where the focus is."""
+        """Press and release the key ``name`` in the focused element."""
         for kind in ("keyDown", "keyUp"):
             text = {"text": name} if kind == "keyDown" and len(name) == 1 else {}
             self.send("Input.dispatchKeyEvent", type=kind, key=name, **text)
         self.settle()
 
     def prefer(self, scheme: str) -> None:
-        """Ask for ``light`` or ``dark``."""
+        """Set the preferred colour scheme to ``light`` or ``dark``."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", features=features)
         self.settle()
 
     def picture(self, clip: Mapping[str, float] | None = None) -> bytes:
-        """A PNG of what is seen, or of ``clip`` (x, y, width, height) of the page."""
+        """Return a PNG of the viewport, or of the page's ``clip`` (x, y, width, height)."""
         more = {} if clip is None else {"clip": {**clip, "scale": 1}, "captureBeyondViewport": True}
         return base64.b64decode(self.send("Page.captureScreenshot", **more)["data"])
 
@@ -207,7 +207,7 @@ class Tab:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose two ends have numbers above those that the browser uses."""
+    """Make a pipe whose descriptors are above those that the browser uses."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD) for end in ends]
     for end in ends:

@@ -12,7 +12,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.soak import run_soak
 from hybridbench.workload.catalog import load_profile
 
-# Small enough to boot in seconds, and still through every phase.
+# Small enough to start within seconds, while the run still goes through every phase.
 OVERRIDES = {
     "ballast.objects": "1000",
     "warmup.requests": "20",
@@ -21,9 +21,9 @@ OVERRIDES = {
     "probe.collectible_every": "1s",
     "probe.sample_every": "500ms",
 }
-# Who waits for a run to go on needs no engine at its limit.
+# A moderate load, for tests that only wait for a run to progress.
 CALM = {"arrival": "{process: poisson, rate: 10/s, max_in_flight: 12}"}
-# No greedy answer is recomputed, which takes a second engine.
+# No greedy answers, because recomputing them takes a second engine.
 UNCHECKED = {"sampling": "{greedy: 0.0}"}
 
 
@@ -35,7 +35,7 @@ def short_plan(
     watchdog_s: float = 60.0,
     overrides: Mapping[str, str] = OVERRIDES,
 ) -> SoakPlan:
-    """The smoke profile, shortened."""
+    """Return a plan with a shortened smoke profile."""
     return SoakPlan(
         profile=load_profile("smoke").with_overrides(overrides),
         model=model,
@@ -49,7 +49,7 @@ def short_plan(
 
 
 def main() -> int:
-    """Exit code: the hint of the outcome, 14 for a crash, else 0."""
+    """Return the outcome's exit code if it has one, 14 for a crash, otherwise 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("seconds", type=float)

@@ -1,6 +1,4 @@
-"""Programs under the probe: started with it, looked at while they run, and compared with a run
-without it.
-"""
+"""Start programs with the probe, scan them while they run, and compare with runs without it."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ DEADLINE_S = 60.0
 
 
 def interpreters() -> list[str]:
-    """Every Python from 3.9 on that is installed beside this one, this one first."""
+    """Return this Python and all others from 3.9 on that are installed next to it."""
     found = {sys.version_info[:2]: sys.executable}
     for path in sorted(Path(sys.base_prefix).parent.glob("*/bin/python3.*")):
         minor = path.name.removeprefix("python3.")
@@ -33,7 +31,7 @@ def interpreters() -> list[str]:
 
 @dataclass
 class Probed:
-    """A program that runs with the probe, and the client that asks it."""
+    """A program that runs with the probe, and a client for the probe."""
 
     process: subprocess.Popen[str]
     folder: Path
@@ -67,7 +65,7 @@ def probed(
     environment: Mapping[str, str] | None = None,
     instrument: Sequence[str] = (),
 ) -> Iterator[Probed]:
-    """``program`` until the end of the block; it prints a line when it is ready."""
+    """Run ``program`` until the end of the block; it prints a line when it is ready."""
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program))
     sockets = folder / "sockets"
@@ -91,7 +89,7 @@ def probed(
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended, and all that it printed."""
+    """A program's exit code and output."""
 
     code: int
     output: str
@@ -100,7 +98,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Looks:
-    """What became of looks at a process while it ran: answers, and sentences in their place."""
+    """Results of heap scans of a running process: number of answers, and error sentences."""
 
     taken: int
     sentences: frozenset[str]
@@ -116,7 +114,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     look: Callable[[ProbeClient, int], object] | None = None,
 ) -> tuple[Ended, Looks]:
-    """Run ``program`` to its end; with the probe it is looked at all the time."""
+    """Run ``program`` to its end; with the probe, scan it continuously."""
     folder.mkdir(exist_ok=True)
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program))

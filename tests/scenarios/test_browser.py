@@ -1,4 +1,4 @@
-"""report.html in a real browser: it opens without a complaint, zooms, and asks nobody anything."""
+"""report.html in a real browser: it loads without errors, zooms, and makes no requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tab() -> Iterator[Tab]:
 
 
 def opened(tab: Tab, document: Document, folder: Path) -> None:
-    """Show ``document``, having forgotten what the page before it did."""
+    """Show ``document``, without the errors and requests of the previous page."""
     page = folder / "report.html"
     page.write_text(render_html(document), "utf-8")
     tab.complaints.clear()
@@ -70,7 +70,7 @@ def comparison_document() -> Document:
 
 
 def middle_of(tab: Tab, key: str) -> tuple[float, float, float]:
-    """Left and right edge of the plotting area of a chart, and its middle height."""
+    """Return the left and right edge of a chart's plotting area, and its vertical centre."""
     script = (
         f"(() => {{ const e = document.querySelector('#chart-{key} .u-over');"
         "e.scrollIntoView({block: 'center', behavior: 'instant'});"
@@ -215,7 +215,7 @@ def test_legends_say_which_number_they_show_and_that_of_a_moment_pointed_at(
 ) -> None:
     opened(tab, run_document(), tmp_path)
     legend = "document.querySelector('#chart-ttft .u-legend').textContent"
-    # As in the table of what was served; of another chart, the mean of its samples.
+    # The quantiles of the table of latencies; other charts show the mean of their samples.
     assert "judged windowp5041 msp99118 ms" in tab.run(legend)
     throughput = tab.run(legend.replace("ttft", "throughput"))
     assert "mean of the judged window" in throughput

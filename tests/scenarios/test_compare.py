@@ -1,4 +1,4 @@
-"""Versions side by side in real processes: blocks of seconds, small heaps, all ends there are."""
+"""Comparisons of versions in real processes: short blocks, small heaps, every possible ending."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ REGRESSION, CRASHED, USAGE, INTERRUPTED = 12, 14, 2, 130
 
 
 def command(store: Path, *arguments: str, greedy: float = 0.1) -> list[str]:
-    """Without ``greedy`` answers there is no second engine, which recomputes them."""
+    """Return a command line; without ``greedy`` answers, no second engine recomputes them."""
     words = [sys.executable, "-m", "hybridbench", "compare", "--store", str(store)]
-    # Of an option that stands there twice the last holds.
+    # The last of two equal options applies.
     return [*words, *QUICK, "--set", f"sampling={{greedy: {greedy}}}", *arguments]
 
 
@@ -73,7 +73,7 @@ def test_the_same_engine_twice_serves_the_same_work_in_turns(tmp_path: Path) -> 
     ], done.stderr  # fmt: skip
     for first, second in (stored.blocks[:2], stored.blocks[2:]):
         assert first.values["requests"] == pytest.approx(second.values["requests"], rel=0.1)
-        # Which conversation goes on next depends on which answer came first.
+        # The next conversation depends on which answer arrives first.
         assert first.values["tokens"] == pytest.approx(second.values["tokens"], rel=0.3)
     hashes = {version.manifest.engine_hash for version in stored.versions}
     assert len(hashes) == 1
@@ -82,7 +82,7 @@ def test_the_same_engine_twice_serves_the_same_work_in_turns(tmp_path: Path) -> 
         assert not kinds & {"gaps", "sampler-late", "crash", "hang", "residual"}, kinds
     assert done.returncode in {0, 13}, done.stdout
     assert f"engine {next(iter(hashes))[:12]}" in done.stderr
-    # The time of a side is its own: together they cannot have run for longer than there was time.
+    # Each side counts only its own time, so their sum cannot exceed the time that passed.
     runs = [read_run(directory / side) for side in ("a", "b")]
     lengths = [run.events[-1].t_s for run in runs]
     assert sum(lengths) < took_s
@@ -224,14 +224,14 @@ def test_what_differs_in_more_than_the_engine_is_refused_and_leaves_nothing(
 
 def test_a_worker_that_cannot_be_started_exits_14_in_one_sentence(tmp_path: Path) -> None:
     broken = tmp_path / "python"
-    # It answers the question what it is, and falls when it is asked to work.
+    # It reports its version, but fails when started as a worker.
     broken.write_text(
         f'#!/bin/sh\ncase "$*" in *bench.worker\\ --*) echo "no such luck" >&2; exit 5;; esac\n'
         f'exec "{sys.executable}" "$@"\n'
     )
     broken.chmod(0o755)
 
-    # First of the two: nobody waits until the other is warm.
+    # The broken version comes first, so that nothing waits for the other one to warm up.
     done = compare(tmp_path / "store", f"python:{broken}", ".")
 
     assert done.returncode == CRASHED, done.stderr
@@ -246,7 +246,7 @@ def test_two_prepared_servers_are_soaked_under_one_schedule(tmp_path: Path) -> N
         (folder / "bin").mkdir(parents=True)
         save(folder, PreparedTarget(engine="vllm", release=release, servers=("serve",)))
         script = folder / "bin" / "serve"
-        # It gets --port and a number, and takes the number.
+        # It is called with --port and a number, and uses only the number.
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {SERVER} "$2"\n')
         script.chmod(0o755)
 

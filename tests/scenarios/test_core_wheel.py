@@ -1,7 +1,7 @@
-"""hybridbench-core, installed in a folder of its own, with torch and its like refused.
+"""hybridbench-core, installed in its own folder, with imports of torch and the like blocked.
 
-What needs no engine works, with the answers that the whole of hybridbench gives; what needs one
-says so in a sentence.
+Everything that needs no engine gives the same results as full hybridbench; everything else says in
+one sentence that it needs an engine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ sys.meta_path.insert(0, Refused())
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the installed wheel, and the hook that every Python runs that starts there."""
+    """A folder with the installed wheel, and a hook for every Python that starts there."""
     wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
     core_wheel.build(wheels)
     (wheel,) = wheels.glob("*.whl")
@@ -56,7 +56,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with recorded series, a run that leaks, and two versions of a comparison."""
+    """A directory with recorded series, a leaking run, and two versions of a comparison."""
     folder = tmp_path_factory.mktemp("place")
     write_series(folder)
     shutil.copytree(LEAK, folder / "results" / "RUN")
@@ -73,7 +73,7 @@ def run(core: Path, place: Path, *words: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-# Runs commands one after the other in one process, which takes a tenth of the time of as many.
+# Runs commands in one process, which takes a tenth of the time of one process per command.
 ONE_BY_ONE = """
 import json, os, pathlib, sys
 
@@ -100,13 +100,13 @@ pathlib.Path("ended.json").write_text(json.dumps(ended))
 
 @dataclass(frozen=True)
 class Said:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     stdout: str
     stderr: str
     left_the_store: bool
-    """Whether nothing was added to the folder of runs, or taken from it."""
+    """Whether the folder of runs has the same contents as before."""
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_a_server_of_others_is_watched_and_soaked(command: str, core: Path, tmp_
     verdict = json.loads((run_dir / "verdict.json").read_text())
     assert done.returncode == verdict["exit_code"] != 14, done.stderr
     assert done.stdout.startswith(verdict["verdict"])
-    # The server ran under the same hook; what it counted came through the probe and the client.
+    # The server ran under the same hook; its counts came through the probe and the client.
     samples = (run_dir / "samples.jsonl").read_text()
     assert '"rss_anon_swap_bytes":' in samples
     assert ('"events.finishes":' in samples) is (command == "soak")

@@ -1,7 +1,7 @@
 """Soaks on a crowded machine: a quarter of a core, and a worker that is stopped for 40 s.
 
-Whatever the machine does to a run, it ends with a verdict; and neither a healthy engine is accused
-nor what was counted lost.
+Whatever the machine does to it, a run ends with a verdict, reports no leak of a healthy engine, and
+loses no exact count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 SPIN = [sys.executable, "-c", "while True: pass"]
-BUSY = 3  # processes of the same priority beside a soak, on its only core
+BUSY = 3  # processes of the same priority that share a soak's only core
 STOPPED_S = 40.0
 LENGTH_S = 120.0
 LIMIT_S = 900.0
@@ -38,7 +38,7 @@ ACCUSED = (ExitCode.LEAK, ExitCode.INVARIANT, ExitCode.CRASHED)
 
 @dataclass(frozen=True)
 class Pair:
-    """A defect beside its healthy twin, and the exit code that is its own."""
+    """A defect, its healthy twin, and the exit code that only the defect causes."""
 
     profile: str
     defect: str
@@ -57,17 +57,17 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Soaked:
-    """How a soak ended, and what it wrote."""
+    """The result of a soak."""
 
     code: int
     errors: str
     run_dir: Path
-    stopped: bool  # whether its worker was stopped on the way
+    stopped: bool  # whether its worker was stopped during the run
 
 
 @contextmanager
 def crowded(core: int) -> Iterator[None]:
-    """Three processes that take what they can get of ``core``."""
+    """Run three processes that compete for ``core``."""
     taken = [subprocess.Popen(["taskset", "-c", str(core), *SPIN]) for _ in range(BUSY)]
     try:
         yield
@@ -78,7 +78,7 @@ def crowded(core: int) -> Iterator[None]:
 
 
 def worker_of(pid: int) -> int | None:
-    """The engine worker among the children of ``pid``."""
+    """Return the engine worker among the children of ``pid``."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1]
@@ -89,7 +89,7 @@ def worker_of(pid: int) -> int | None:
 
 
 def stop_for_a_while(pid: int, after_s: float, over: threading.Event, done: list[int]) -> None:
-    """Stop the worker of the soak ``pid``, whatever it is doing ``after_s`` from now."""
+    """Stop the worker of the soak ``pid`` after ``after_s`` seconds, in whatever phase it is."""
     if over.wait(after_s):
         return
     worker = worker_of(pid)
@@ -130,7 +130,7 @@ def soak(store: Path, core: int, after_s: float, *arguments: str) -> Soaked:
 def test_a_crowded_machine_costs_no_verdict_and_accuses_nobody(number: int, tmp_path: Path) -> None:
     pair = PAIRS[number]
     cores = sorted(os.sched_getaffinity(0))
-    # The moment of the stop: anywhere from the start of the worker to the report.
+    # The time of the stop, anywhere from the start of the worker to the report.
     draw = random.Random(f"crowded {number}")
     moments = [draw.uniform(5.0, 1.5 * LENGTH_S) for _ in range(2)]
 

@@ -1,4 +1,4 @@
-"""`hybridbench demo` on a terminal of 80 by 24, to its end and interrupted."""
+"""`hybridbench demo` on an 80 by 24 terminal, run to its end and interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class OnTerminal:
-    """A process on a terminal of its own; ``text`` is what it has printed so far."""
+    """A process on its own terminal; ``text`` is its output so far."""
 
     def __init__(self, cwd: Path) -> None:
         ours, theirs = pty.openpty()
@@ -57,7 +57,7 @@ class OnTerminal:
         return code
 
     def _follow(self) -> None:
-        # A terminal whose other side is closed reads as an error.
+        # Reading from a terminal whose other side is closed raises an error.
         try:
             while data := os.read(self._ours, 1 << 16):
                 self._read.append(data)
@@ -77,7 +77,7 @@ def test_a_demo_takes_a_quarter_of_a_minute_on_a_small_terminal(tmp_path: Path) 
     for shown in ("pool mamba", "possible leak", "growth"):
         assert shown in plain
     assert all(len(line) <= 80 for line in re.split(r"[\r\n]+", plain))
-    # The live table is redrawn in place: its lines never fill the screen.
+    # The live table is redrawn in place, so it never fills the screen.
     assert max(map(int, re.findall(r"\x1b\[(\d+)A", terminal.text)), default=1) < 24
     assert (tmp_path / "results" / "demo" / "report.html").is_file()
 

@@ -1,12 +1,12 @@
-"""The shell commands of the pages: each ends as its page says, or says when it was run by hand.
+"""The shell commands of the pages end as documented, or their page says when they were run by hand.
 
-A page runs in an empty directory, block by block, command by command.  Expected is exit code 0, or
-the N of a comment ``# exit code N``.  Commands of ours that only read, and whose output the shell
-takes nowhere, run in this process: most of the time of each would be its imports.  A comment of
-HTML before a block changes what is run:
+A page runs in an empty directory, command by command.  The expected exit code is 0, or the N of a
+comment ``# exit code N``.  hybridbench commands that only read, and whose output is not redirected,
+run in this process, because a separate one would spend most of its time on imports.  An HTML
+comment before a block changes how it is run:
 
-- ``<!-- test: slow -->``: run by ``make test-deep`` only.
-- ``<!-- run: 2026-11-23, needs Docker -->``: run by hand, on that day or ``never``; why.
+- ``<!-- test: slow -->``: only by ``make test-deep``.
+- ``<!-- run: 2026-11-23, needs Docker -->``: by hand, last on this day or ``never``, and why.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Block:
     by_hand: bool
 
     def commands(self) -> Iterator[str]:
-        """The commands: a line, or as many as bash needs to parse it."""
+        """Yield the commands; each is one line, or as many as bash needs to parse it."""
         command = ""
         for line in self.body.splitlines(keepends=True):
             command += line
@@ -84,12 +84,12 @@ FAST = [
     name for name, blocks in BLOCKS.items() if any(not b.slow and not b.by_hand for b in blocks)
 ]
 SLOW = [name for name, blocks in BLOCKS.items() if any(b.slow for b in blocks)]
-# Typer makes all commands and their options anew at every call.
+# Built once, because typer rebuilds all commands and their options at every call.
 PROGRAMS = {
     "hybridbench": typer.main.get_command(app),
     "python -m benchmarks": typer.main.get_command(benchmarks),
 }
-# What starts processes, or shows what it does while it does it.
+# Commands that start processes or show live progress.
 OWN_PROCESS = {"bisect", "compare", "demo", "probe", "selftest", "serve", "soak", "target", "watch"}
 NOT_IN_MAKE_TEST = [
     name for name, blocks in BLOCKS.items() if any(b.slow or b.by_hand for b in blocks)
@@ -119,7 +119,7 @@ def run(command: str, directory: Path) -> None:
 
 
 def is_plain(words: list[str]) -> bool:
-    """Whether a command is one of ours, alone, that reads what is there and ends."""
+    """Return whether a line is a single hybridbench command that only reads."""
     program, command = Path(words[0]).name, words[1] if words[1:] else ""
     return (
         program == "hybridbench"
@@ -131,7 +131,7 @@ def is_plain(words: list[str]) -> bool:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """What the pages take for granted: the command, finished runs, and recorded series."""
+    """What the pages assume: the command, finished runs, and recorded series."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copytree(STORED / "soak", tmp_path / "results" / "RUN")
     shutil.copytree(STORED / "comparison" / "a", tmp_path / "results" / "RUN1")
@@ -142,7 +142,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def write_series(directory: Path) -> None:
-    """Two hours of a process that does not leak, in the formats that the pages judge."""
+    """Write two hours of a process without a leak, in the formats that the pages use."""
     rss_mib = [900 + random.Random(i).gauss(0, 2) for i in range(720)]
     rows = [f"{10 * i},{mib:.2f},{400 * i}\n" for i, mib in enumerate(rss_mib)]
     table = "elapsed_s,rss_mib,requests_total\n" + "".join(rows)
@@ -193,7 +193,7 @@ def test_commands_that_are_not_run_have_options_that_exist(name: str) -> None:
 
 
 def parse(command: str) -> None:
-    """Raises typer's error for an unknown command or option."""
+    """Parse a command; raises typer's error for an unknown command or option."""
     program = next(name for name in PROGRAMS if command.removeprefix(".venv/bin/").startswith(name))
     parser = PROGRAMS[program]
     words = shlex.split(command.removeprefix(".venv/bin/").removeprefix(program), comments=True)

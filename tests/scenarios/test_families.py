@@ -1,4 +1,4 @@
-"""Defects of state slots, injected into every family of models that keeps states."""
+"""Defects of state slots, injected into every model family that has recurrent states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 
 def _rows() -> dict[str, Row]:
-    """Those of the quick self-test whose finding names state slots."""
+    """Return the rows of the quick self-test whose finding names state slots."""
     return {
         row.name: row
         for row in quick_matrix(described(()))

@@ -1,4 +1,4 @@
-"""Bad input and faults as a user meets them: one sentence, an exit code, nothing overwritten."""
+"""Bad input and faults give a user one sentence and an exit code, and overwrite nothing."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tests.unit.over_time.stores import add_run, verdict
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 180.0
-# prctl's name for "never again", and the right by which root writes everywhere.
+# prctl's option that drops a capability, and the capability that lets root write everywhere.
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 READERS = (("report",), ("diagnose",), ("judge",), ("soak", "--resume"))
-# Of an engine at its limit most of the time is traffic; none of the faults needs much.
+# A moderate load: none of the faults needs an engine at its limit.
 CALM = (
     *("--profile", "smoke", "--model", "qwen3-next-nano", "--ballast", "0"),
     *("--set", "warmup.requests=20"),
     *("--set", "arrival={process: poisson, rate: 10/s, max_in_flight: 12}"),
-    # Which takes a second engine.
+    # Recomputing answers takes a second engine.
     *("--answers", "0"),
 )
 SHORT = (*CALM, "--duration", "20s", "--extend", "0", "--ui", "none")
@@ -51,7 +51,7 @@ def hybridbench(
     command = [sys.executable, "-m", "hybridbench", *(str(word) for word in words)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     if before is not None:
-        # Python caches a module whose bytecode the limit has cut off, and every later import fails.
+        # The limit could truncate cached bytecode, and later imports of that module would fail.
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
     return subprocess.run(
         command,
@@ -66,7 +66,7 @@ def hybridbench(
 
 
 def disk_of(size_bytes: int) -> Callable[[], None]:
-    """No file may grow beyond ``size_bytes``: the kernel refuses as a full disk does."""
+    """Limit files to ``size_bytes``; beyond it, writes fail as on a full disk."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
@@ -75,7 +75,7 @@ def disk_of(size_bytes: int) -> Callable[[], None]:
 
 
 def told(done: subprocess.CompletedProcess[str]) -> str:
-    """What a user reads of an error; it is one line and no traceback."""
+    """Return the error that a user reads; checks that it is one line and no traceback."""
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("hybridbench: ")]
     assert len(lines) == 1, done.stderr
@@ -88,7 +88,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def as_plain_user() -> None:
-    """Root writes everywhere; without this right it meets permissions as others do."""
+    """Drop root's capability to write everywhere, so that permissions apply."""
     if os.getuid() == 0:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
@@ -127,7 +127,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_it_has(tmp_path: Path
 
 
 def soak_with_a_bad_row(folder: Path) -> tuple[subprocess.CompletedProcess[str], Path, Path]:
-    """A soak that replays a trace with a damaged last row, the directory of its run, the trace."""
+    """Replay a trace with a damaged last row; return the process, the run directory, the trace."""
     rows = [
         {"timestamp": 60 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
         for i in range(100)
@@ -187,7 +187,7 @@ def test_a_terminal_that_closes_ends_a_run_in_order(tmp_path: Path) -> None:
 
     def take_terminal() -> None:
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-        # A CI that runs its jobs in the background has it ignored.
+        # CI systems that run jobs in the background ignore this signal.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     command = [sys.executable, "-m", "hybridbench", "soak", *CALM]
@@ -231,7 +231,7 @@ _HANGUP = threading.Event()
 
 
 def _read_until_hangup(terminal: int) -> None:
-    """Take what is shown, as a terminal does, until its window is closed."""
+    """Read a terminal's output until it hangs up."""
     while not _HANGUP.is_set():
         ready, _, _ = select.select([terminal], [], [], 0.1)
         if ready:

@@ -1,4 +1,4 @@
-"""Soaks of the bundled engine on a CUDA device: what only a device can show."""
+"""Soaks of the bundled engine on a CUDA device, for behaviour that needs a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 
 def soak(store: Path, *arguments: str) -> dict[str, Any]:
-    """verdict.json of a short soak with life-size states."""
+    """Return verdict.json of a short soak with life-size states."""
     device_of("cuda")
     command = [sys.executable, "-m", "hybridbench", "soak", "--device", "cuda", "--ui", "none"]
     model = ["--model", "qwen3-next-1b", "--dtype", "bfloat16", "--duration", "2m", "--extend", "0"]
@@ -32,7 +32,7 @@ def soak(store: Path, *arguments: str) -> dict[str, Any]:
 
 
 def growth(verdict: dict[str, Any], metric: str) -> dict[str, float]:
-    """The hourly rate of ``metric`` and its interval."""
+    """Return the hourly rate of ``metric`` and its interval."""
     (result,) = [one for one in verdict["metrics"] if one["metric"] == metric]
     rate: dict[str, float] = result["rate_per_hour"]
     return rate

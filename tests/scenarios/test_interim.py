@@ -1,4 +1,4 @@
-"""A run judged and reported while it goes on, by processes of their own."""
+"""Separate processes judge and report a run while it is in progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.rundir.test_cut import MANIFEST, cut_run
 
 
 def judged(run_dir: Path) -> list[Verdict]:
-    """What one analysis brings: a verdict or nothing."""
+    """Return the verdict of one interim analysis, or nothing."""
     judge = InterimJudge(run_dir)
     found: list[Verdict] = []
 

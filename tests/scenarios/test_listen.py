@@ -1,4 +1,4 @@
-"""``soak --listen``: a real run is seen while it goes on, and its port is free when it is over."""
+"""``soak --listen`` serves a real run while it is in progress, and then frees its port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 
 
 def fetched(address: str) -> str:
-    """The text at ``address``, once it has something to show."""
+    """Return the text at ``address``, once there is any."""
     give_up_s = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The load client as its run sees it."""
+"""The load client as used by a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridbench.workload.catalog import load_profile
 def traffic(seed: int = 1, **settings: str) -> Traffic:
     keys = {key.replace("__", "."): value for key, value in settings.items()}
     return Traffic(
-        # Nobody listens there.
+        # Nothing listens on this port.
         url="http://127.0.0.1:9",
         api="completions",
         stream=True,

@@ -1,4 +1,4 @@
-"""A load tool of somebody else's: real processes, small ones."""
+"""An external load tool, tested with small real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.foundation.clock import SystemClock
 from hybridbench.foundation.errors import UsageError
 from hybridbench.runs.load_command import LoadCommand
 
-# Counts up in a file until it is ended; with a word, ends by itself.
+# Counts up in a file until it is stopped; with an argument, it ends by itself.
 TICKS = """
 import sys, time
 n = 0
@@ -70,7 +70,7 @@ def test_a_pause_stops_it_and_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert load.rounds == 1
 
 
-# Starts a process of its own that goes on, and ends.
+# Starts a child that keeps running, and ends.
 LEAVES = """
 import subprocess, sys
 left = subprocess.Popen(["sleep", "60"])
@@ -131,7 +131,7 @@ def test_one_that_fails_at_once_is_given_up_and_says_why(tmp_path: Path) -> None
         load.start()
         tend_until(load, lambda: bool(load.failure))
         assert load.failure == "the load command failed 3 times in a row (exit code 3)"
-        # For the person at the terminal alone.
+        # Only for the person at the terminal.
         assert load.last_line() == "no such model"
 
 

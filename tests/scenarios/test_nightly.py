@@ -1,4 +1,4 @@
-"""A night with real soaks: killed half-way, and the rest in pieces, one under a fake Slurm."""
+"""A nightly run with real soaks: killed halfway, the rest run cell by cell, one by a fake Slurm."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.scenarios.test_soak_run import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "docs" / "how-to" / "examples" / "nightly-slurm.sh"
-# A soak of seconds on a loaded machine covers little and is undecided; neither is tried here.  Its
-# profile limits no growth of memory: with a limit, a plan of such short cells would be refused.
+# A soak of seconds on a loaded machine covers little and is inconclusive; this file tests neither.
+# The profile has no memory limit, because with one a plan of such short cells would be refused.
 PLAN = """\
 name: scenario
 duration: 20s
@@ -77,7 +77,7 @@ def requests_were_served(cells: Path) -> bool:
 
 
 def kill_in_the_first_cell(plan: Path, night: Path) -> Path:
-    """A night whose process is killed while its first soak runs; the directory of that run."""
+    """Kill a nightly run during its first soak; return that soak's run directory."""
     command = [*NIGHTLY, "run", str(plan), "--out", str(night)]
     process = subprocess.Popen(
         command, cwd=plan.parent, env=environment(), stderr=subprocess.DEVNULL
@@ -92,7 +92,7 @@ def kill_in_the_first_cell(plan: Path, night: Path) -> Path:
 
 
 def run_second_cell_as_slurm_does(plan: Path) -> int:
-    """The exit code of the second task of the script for Slurm in the docs."""
+    """Run the second task of the docs' Slurm script; return its exit code."""
     here = plan.parent
     script = SLURM.read_text(encoding="utf-8")
     text, edited = re.subn("(?m)^plan=.*", f"plan={shlex.quote(str(plan))}", script)
@@ -121,11 +121,11 @@ def test_a_night_in_pieces_one_of_which_is_killed_is_one_night_and_a_lost_cell_i
     night = tmp_path / "7-scenario"
     run_dir = kill_in_the_first_cell(plan, night)
     assert not (night / "night.json").exists()
-    # Its soak is told by the kernel, and comes to an orderly end though nobody reads its words.
+    # The kernel signals its soak, which ends in an orderly way although nobody reads its output.
     wait_until((run_dir / "report.html").exists)
     phases = read_run(run_dir).all_events(Phase)
     assert phases[-1].name == "done"
-    # Waivers and policy left nothing to doubt: a counted leak is red after one run.
+    # Neither waivers nor the policy apply: an exactly counted leak is red after one run.
     assert run_second_cell_as_slurm_does(plan) == 10
     assert stored(night / "cells" / "two" / "cell.json")
 

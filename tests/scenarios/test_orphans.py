@@ -1,4 +1,4 @@
-"""A process beside one that is killed ends with it, if that was asked for."""
+"""A background process ends when its parent is killed, if it was started with that option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe inside programs of all kinds: it counts what is there, and the program cannot tell."""
+"""The probe inside programs of all kinds: it counts their objects and does not affect them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hybridbench.sampling.probe_client import ProbeClient, ProbeError, ProbeGoneError
 from tests.scenarios.probed import Ended, Looks, interpreters, probed, run
 
-# The others in the long suite: each starts some thirty programs.
+# Other interpreters are in the long suite, because each starts some thirty programs.
 EVERY_PYTHON = pytest.mark.parametrize(
     "python",
     [
@@ -99,7 +99,7 @@ def test_containers_are_counted_by_where_code_holds_them(
     assert found.types["__main__.App"] == 3
     assert (found.way, found.index, again.index) == ("fork", 0, 1)
     assert {path for path in again.entries if "__main__" in path} == set()
-    # The list in which the copy holds every object is not the program's.
+    # The list in which the forked copy holds every object is not counted as the program's.
     assert found.entries.get("builtins.list<unnamed>", 0) < 1000 < (found.tracked or 0)
 
 
@@ -149,7 +149,7 @@ print(called, flush=True); sys.stdin.readline()
 
 @EVERY_PYTHON
 def test_no_code_of_the_program_answers_for_its_objects(tmp_path: Path, python: str) -> None:
-    """Lazy proxies, metaclasses and odd names: neither called, nor an end of the look."""
+    """Lazy proxies, metaclasses and odd names are not called and do not abort the scan."""
     with probed(tmp_path, ANSWERS_WITH_ITS_OWN_CODE, python=python) as target:
         target.read_line()
         copy = target.client.census(target.pid, whole=True)
@@ -419,7 +419,7 @@ def test_a_shadowed_sitecustomize_may_end_the_program(tmp_path: Path, python: st
 
     plain, watched, _ = both_ways(tmp_path, "print('end')", python, PYTHONPATH=str(own))
 
-    # The traceback that Python prints has the files of both.
+    # Python's traceback includes the probe's file as well as the program's.
     assert (watched.code, watched.output) == (plain.code, plain.output)
     assert watched.errors.split()[-2:] == plain.errors.split()[-2:]
 
@@ -456,7 +456,7 @@ def test_each_worker_of_multiprocessing_is_counted_and_the_tracker_is_not(tmp_pa
     with probed(tmp_path, program) as target:
         expected = {int(word) for word in target.read_line().split()}
         found = set(target.client.pids())
-        # The server that forks the last one is a part of the program too.
+        # The fork server that starts the last child also belongs to the program.
         counts = [target.client.census(pid, whole=False).tracked for pid in expected]
 
     assert expected <= found
@@ -471,7 +471,7 @@ def test_a_reader_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
         target.read_line()
         with socket.socket(socket.AF_UNIX) as silent:
             silent.connect(str(target.folder / f"{target.pid}.sock"))
-            # It never asks; the probe gives it 5 seconds.
+            # It sends no request; the probe waits 5 seconds for one.
             with pytest.raises(ProbeError, match="does not answer"):
                 target.client.status(target.pid)
         assert target.client.status(target.pid).blocks > 0

@@ -1,4 +1,4 @@
-"""Soaks that are cut off and go on, with real processes."""
+"""Soaks that are interrupted and resumed, with real processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def resume(run_dir: Path) -> subprocess.Popen[str]:
 
 
 def refusal(run_dir: Path) -> str:
-    """What a resume that must not work says."""
+    """Return the error of a resume that must be refused."""
     process = resume(run_dir)
     _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 2, said
@@ -58,7 +58,7 @@ def stored(run_dir: Path, name: str) -> dict[str, Any]:
 
 
 def wait_for_requests(run_dir: Path, beyond: int = 0) -> None:
-    """Until enough has been sampled for a segment of its own."""
+    """Wait until there are enough samples for another segment."""
     wait_until(lambda: requests_sampled(run_dir) >= beyond + 3)
 
 
@@ -71,7 +71,7 @@ def worker_of(run_dir: Path) -> int:
 
 
 def kill_the_worker_of(soak: SoakProcess) -> None:
-    """First in the life of the run: the soak says what happened, and ends."""
+    """The run's first interruption: the soak reports the killed worker and ends."""
     try:
         soak.wait_for_traffic()
         wait_for_requests(soak.run_dir)
@@ -82,7 +82,7 @@ def kill_the_worker_of(soak: SoakProcess) -> None:
 
 
 def resume_and_kill(run_dir: Path) -> None:
-    """Then the soak itself is killed: its worker goes with it."""
+    """The second interruption: the soak itself is killed, and its worker ends with it."""
     before = requests_sampled(run_dir)
     process = resume(run_dir)
     try:
@@ -114,7 +114,7 @@ def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
     process = resume(run_dir)
     try:
         wait_until(lambda: (run_dir / "events.jsonl").read_text().count('"segment"') > 1)
-        # A second process, which test_faults.py has refused, might start after the end of this one.
+        # Only read the holder: a second process (refused in test_faults.py) might start too late.
         holder = holder_of(run_dir)
         _, said = process.communicate(timeout=LIMIT_S)
     finally:
@@ -131,19 +131,19 @@ def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
     parts = segments(record)
     verdict, manifest = stored(run_dir, "verdict.json"), stored(run_dir, "manifest.json")
     assert process.returncode == verdict["exit_code"], said
-    # A machine too busy to cover the profile in seconds makes it INVALID; the crash stays told, and
-    # there is no leak.
+    # On a machine too busy to meet the coverage the run is INVALID, but the crash is still reported
+    # and there is no leak.
     found = {finding["verdict"] for finding in verdict["findings"]}
     assert {"CRASHED"} <= found <= {"CRASHED", "INVALID", "INCONCLUSIVE"}, verdict["findings"]
     assert [part.last_event(Crash) is not None for part in parts] == [True, False, False]
-    # Not a line of the first segments is lost, and only the torn one is gone.
+    # No line of the first segments is lost; only the truncated one is removed.
     assert samples.read_bytes().startswith(whole)
     assert b'"t":999' not in samples.read_bytes()
     assert any("tore the last line" in note.text for note in record.all_events(Note))
     assert np.all(np.diff(record.series["rss_bytes"].t_s) > 0)
     drops = np.diff(record.series["events.finishes"].value) < 0
     assert np.count_nonzero(drops) == 2, "each new worker counts from zero"
-    # The cut may fall into a checkpoint.
+    # The interruption may fall into a checkpoint.
     assert phases(parts[1])[-1] in {"warmup", "steady", "drain", "idle", "resume"}
     assert phases(parts[2])[:2] == ["boot", "warmup"]
     assert phases(parts[2])[-1] == "done"

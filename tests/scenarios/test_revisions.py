@@ -1,4 +1,4 @@
-"""``compare`` and ``bisect`` over commits: a clone of this repository with ten commits more."""
+"""``compare`` and ``bisect`` over commits, in a clone of this repository with ten more commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 CHANGED = Path("hybridbench/engine/scheduler/prefill.py")
 COMMITS = 10
 PLANTED = 7
-# sglang#21404: what a refused request took is not given back.
+# sglang#21404: the slot that a refused request took is not freed.
 HEALTHY_CALL, PLANTED_CALL = "self._return_unadmitted(", "id("
 QUICK = (
     "--profile", "admission-squeeze", "--block", "2s", "--rounds", "2", "--ballast", "1000",
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.soak
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commit that is checked out here, and ten that each change the engine."""
+    """A clone with the commit checked out here, and ten more that each change the engine."""
     place = tmp_path_factory.mktemp("revisions") / "clone"
     run(ROOT, "clone", "-q", str(ROOT), str(place))
     source = (place / CHANGED).read_text()

@@ -25,7 +25,7 @@ CANARY = "xylophone-canary"
 
 @dataclass
 class Served:
-    """A server that answers."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     port: int
@@ -37,7 +37,7 @@ class Served:
         return worker
 
     def post(self, path: str, body: bytes) -> bytes:
-        """The answer, to its end."""
+        """Return the complete answer."""
         with self.asked(path, body) as response:
             return response.read()
 
@@ -51,7 +51,7 @@ class Served:
 
     @contextmanager
     def stream(self, tokens: int) -> Iterator[http.client.HTTPResponse]:
-        """An answer that has begun."""
+        """Yield an answer that has begun."""
         body = {"prompt": CANARY, "max_tokens": tokens, "stream": True}
         with self.asked("/v1/completions", json.dumps(body).encode()) as response:
             assert response.readline().startswith(b"data: ")
@@ -114,7 +114,7 @@ def test_a_server_finishes_what_it_has_and_writes_down_no_prompt(tmp_path: Path)
 
 def test_a_server_has_the_same_logprobs_in_every_form(tmp_path: Path) -> None:
     ahead = ["engine.enable_overlap_schedule=true", "engine.speculative_algorithm=NGRAM"]
-    # It repeats, so that guesses come true; each request is as cold as the others.
+    # Repetitive, so that draft tokens are accepted; no request hits another one's prefix.
     prompt, tokens = [7, 8, 9] * 5, 24
     text = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 3}
     own = {"input_ids": prompt, "return_logprob": True, "top_logprobs_num": 3}

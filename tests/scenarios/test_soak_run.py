@@ -1,4 +1,4 @@
-"""Whole soaks, short, with real processes: the healthy course and what can cut it off."""
+"""Complete short soaks with real processes: a healthy one, and all kinds of interruptions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def phases(record: RunRecord) -> list[object]:
 
 
 class SoakProcess:
-    """A soak in a process of its own, so that it can be killed."""
+    """A soak in its own process, so that it can be killed."""
 
     def __init__(self, store: Path, duration_s: float) -> None:
         self.store = store
@@ -91,7 +91,7 @@ class SoakProcess:
         return int(manifest["target"]["pid"])
 
     def wait_for_traffic(self) -> None:
-        """Until requests have finished, by the samples on disk."""
+        """Wait until the samples on disk show finished requests."""
 
         def finished() -> bool:
             if not self.store.is_dir() or not any(self.store.iterdir()):
@@ -118,7 +118,7 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that nobody reaps does not."""
+    """Return whether the process runs; an unreaped zombie does not count."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -199,7 +199,7 @@ def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
     try:
         soak.wait_for_traffic()
         worker = soak.worker_pid()
-        # A worker that stands still can never be drained: only the second signal helps.
+        # A stopped worker can never drain, so only the second signal ends the soak.
         os.kill(worker, signal.SIGSTOP)
         soak.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "SIGTERM" in (soak.run_dir / "events.jsonl").read_text())
@@ -227,7 +227,7 @@ def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> No
     assert crash.reason == "hang"
     assert "no engine step for" in crash.detail
     assert "schedule_with_a_fault" in str(crash.stderr_tail)
-    # The kernel's and the collector's numbers go on while the loop stands still.
+    # The kernel's and the collector's metrics continue while the engine loop hangs.
     assert record.series["allocated_blocks"].t_s[-1] > record.series["events.steps"].t_s[-1]
 
 

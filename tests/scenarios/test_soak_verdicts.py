@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 
 def soak(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and verdict.json of a soak of the default model."""
+    """Return the exit code and verdict.json of a soak of the default model."""
     command = [sys.executable, "-m", "hybridbench", "soak", "--model", "qwen3-next"]
     result = subprocess.run(
         [*command, "--ui", "none", "--store", str(store), *arguments],
@@ -71,7 +71,7 @@ def test_a_leak_nobody_named_is_found_by_its_growth(tmp_path: Path) -> None:
 
     assert code == 10
     (finding,) = findings(verdict, "growth")
-    # The heap holds 1 GiB/h more; between the kept objects malloc leaves holes, so RSS grows more.
+    # The heap grows by 1 GiB/h; malloc leaves holes between the kept objects, so RSS grows by more.
     rate = finding["rates"][0]
     assert rate["lower"] < 1.4 * 2**30
     assert rate["upper"] > 1.0 * 2**30

@@ -1,4 +1,4 @@
-"""Programs that others wrote, watched from their start to a report."""
+"""Third-party programs, watched from their start to a report."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from hybridbench.rundir.layout import REPORT_MARKDOWN
 from hybridbench.rundir.reader import read_run
 
 PROGRAMS = Path(__file__).parent / "watched"
-# A server that answers at once would have its clients ask hundreds of times a second.
+# If the server answered at once, its clients would send hundreds of requests a second.
 UNHURRIED = ("--first-s", "0.5")
 
 
 @dataclass
 class Ended:
-    """A watched run: its exit code, its directory, what the command printed."""
+    """A watched run: its exit code, its directory and its output."""
 
     code: int
     run_dir: Path
@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 def watch(store: Path, *words: str, command: str = "watch", **environment: str) -> Ended:
-    """``hybridbench watch``, or ``soak --url``, with these words."""
+    """Run ``hybridbench watch`` or another ``command`` with these arguments."""
     typed = [sys.executable, "-m", "hybridbench", command, "--store", str(store)]
     ended = subprocess.run(
         [*typed, "--ui", "none", "--format", "json", "--extend", "0", *words],
@@ -64,14 +64,14 @@ def watch(store: Path, *words: str, command: str = "watch", **environment: str) 
         env={**os.environ, **environment},
         check=False,
     )
-    assert "hybridbench/cli" not in ended.stderr, ended.stderr  # no traceback of ours
+    assert "hybridbench/cli" not in ended.stderr, ended.stderr  # no traceback from hybridbench
     (run_dir,) = store.iterdir()
     verdict = json.loads((run_dir / "verdict.json").read_text())
     return Ended(ended.returncode, run_dir, verdict, ended.stderr)
 
 
 def watch_program(store: Path, program: str, length: str, *options: str, rate: int = 20) -> Ended:
-    """A program of tests/scenarios/watched under its client."""
+    """Watch a program of tests/scenarios/watched under load from client.py."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     return watch(
@@ -83,7 +83,7 @@ def watch_program(store: Path, program: str, length: str, *options: str, rate: i
 
 
 def test_a_watched_server_gets_a_verdict_and_a_report(tmp_path: Path) -> None:
-    """Half a minute: what is seen of it, and what is not, is all there."""
+    """Half a minute; the report lists what could be observed and what could not."""
     run = watch_program(
         tmp_path, "keeps_requests", "25s", "--idle-every", "10s", "--cache-budget", "prompt=8GiB"
     )
@@ -109,7 +109,7 @@ def test_a_watched_server_gets_a_verdict_and_a_report(tmp_path: Path) -> None:
 
 
 def test_nothing_that_was_sent_or_set_is_in_any_file(tmp_path: Path) -> None:
-    """A program that shows its prompt and its key wherever it can, and ends by an error."""
+    """The program prints its prompt and its key wherever it can, and ends with an error."""
     program = tmp_path / "chatty.py"
     program.write_text(
         "import os, sys, time\n"
@@ -133,7 +133,7 @@ def test_nothing_that_was_sent_or_set_is_in_any_file(tmp_path: Path) -> None:
         text = path.read_text(errors="replace")
         assert prompt not in text, path
         assert key not in text, path
-    # The person at the terminal sees what the program itself wrote last.
+    # The program's own last output is still shown at the terminal.
     assert f"ValueError: {prompt}{key}" in run.stderr
 
 
@@ -147,7 +147,7 @@ def test_a_target_that_ends_in_order_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_running_process_that_carries_a_probe_is_looked_into(tmp_path: Path) -> None:
-    """Started by somebody else, who had exported the probe."""
+    """The process was started separately, with the probe in its environment."""
     folder, sockets = tmp_path / "probe", tmp_path / "sockets"
     subprocess.run([sys.executable, "-m", "hybridbench", "probe", "export", folder], check=True)
     sockets.mkdir(mode=0o700)
@@ -207,8 +207,9 @@ def soak_server(
     soak: Sequence[str] = (),
     **environment: str,
 ) -> Ended:
-    """``hybridbench soak --url`` of tests/scenarios/watched/openai_server.py with ``options``;
-    ``soak`` are further ones of the soak.
+    """Run ``hybridbench soak --url`` on tests/scenarios/watched/openai_server.py.
+
+    ``options`` are the server's, ``soak`` further options of the soak.
     """
     port = free_port()
     traffic = ("--profile", "chat-churn", "--set", "arrival.concurrency=16")
@@ -223,7 +224,7 @@ def soak_server(
 
 
 def test_a_server_under_our_own_requests_is_told_what_it_keeps_of_them(tmp_path: Path) -> None:
-    # More than a thousand requests: fewer could be a window of the last ones.
+    # More than a thousand requests, because fewer could be a window of the most recent ones.
     quick = ("--first-s", "0.005", "--gap-s", "0.001")
     aborts = "aborts={decode: 0.05, queued: 0.05}"
     key = "canary-key-5f1c"
@@ -249,7 +250,7 @@ def test_a_server_under_our_own_requests_is_told_what_it_keeps_of_them(tmp_path:
 def test_malformed_requests_that_a_server_fails_at_are_counted_by_what_is_wrong(
     tmp_path: Path,
 ) -> None:
-    """The server refuses all but what is no JSON, at which it has a bug."""
+    """The server refuses all malformed requests except invalid JSON, on which it fails."""
     bad_input = "bad_input={malformed: 0.5, large: 0.1}"
     run = soak_server(tmp_path, "30s", "--fault", "bad-json-500", *UNHURRIED, aborts=bad_input)
 
@@ -270,12 +271,12 @@ def test_malformed_requests_that_a_server_fails_at_are_counted_by_what_is_wrong(
 
 
 def test_a_server_that_dies_of_a_request_says_what_was_in_flight(tmp_path: Path) -> None:
-    """Also with exit code 0, which is none that anybody has asked for."""
+    """Also with exit code 0, because nobody asked the server to exit."""
     run = soak_server(tmp_path, "30s", "--fault", "dies", aborts="options={share: 0.5}")
 
     assert run.code == ExitCode.CRASHED
     (crash,) = read_run(run.run_dir).all_events(Crash)
-    # Those with options are named first.
+    # Requests with options are named first.
     kinds = (
         r"requests in flight: \d+ with a prompt of \d+ to \d+ tokens, (greedy|sampled), with \w+"
     )
@@ -285,7 +286,7 @@ def test_a_server_that_dies_of_a_request_says_what_was_in_flight(tmp_path: Path)
 def test_a_server_that_dies_is_started_again_and_the_request_that_ended_it_is_found(
     tmp_path: Path,
 ) -> None:
-    """It ends under the traffic, again of what was in flight, and under what follows."""
+    """It dies under the traffic, again from the replayed requests, and under later traffic."""
     options = ("--fault", "dies-of-seed", "--first-s", "0.02")
     aborts = "options={share: 0.2}"
     run = soak_server(tmp_path, "60s", *options, aborts=aborts, soak=("--restarts", "2"))
@@ -304,7 +305,7 @@ def test_a_server_that_dies_is_started_again_and_the_request_that_ended_it_is_fo
     assert 0 <= submitted - sum(counts[f"events.{end}"] for end in ends) <= 17
     sequence = json.loads((run.run_dir / "crash-sequence.json").read_text())
     (request,) = sequence["smallest"]
-    assert sequence["ended"] == 2  # of all at once, and of that one
+    assert sequence["ended"] == 2  # once from all requests together, once from that one alone
     assert isinstance(request["body"]["seed"], int)
     assert re.fullmatch(r"<[\d,]+ characters>", request["body"]["prompt"])
     (crash,) = [one for one in run.verdict["findings"] if one["kind"] == "crash"]
@@ -319,12 +320,12 @@ def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(
 
     assert run.code == ExitCode.LEAK
     assert "in flight by the server's own gauges" in run.verdict["headline"]
-    # And what the processes hold at rest is looked at all the same.
+    # The processes' idle memory is still scanned.
     assert len(read_run(run.run_dir).all_events(IdleLook)) >= 2
 
 
 def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path: Path) -> None:
-    """One of ten answers is that to another prompt; no process of the server is named."""
+    """One in ten answers belongs to another prompt; the server's process is not given."""
     port = free_port()
     fault = ("--owner", "vllm", "--fault", "swaps", "--first-s", "0.1")
     server = subprocess.Popen(
@@ -350,5 +351,5 @@ def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path:
     assert record.manifest.target.pid is None
     seen = record.all_events(AnswersRepeated)[-1].so_far
     assert {one.margin for one in (*seen.served, *seen.control)} <= {5.0, None}
-    # A fast machine asks them all in less time.  Two that differ are what the verdict needs.
+    # A fast machine repeats all answers in less time.  The verdict needs two that differ.
     assert seen.compared > seen.served_differ + seen.control_differ > 1

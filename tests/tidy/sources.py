@@ -19,7 +19,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Source:
-    """A module's text and what its syntax tree is made of."""
+    """A module's text and the nodes of its syntax tree."""
 
     name: str
     text: str
@@ -30,7 +30,7 @@ class Source:
         return (node for node in self.nodes if isinstance(node, Function))
 
     def calls(self) -> Iterator[tuple[int, str, ast.Call]]:
-        """Line, called name, call: ``torch.cat(...)`` gives ``cat``."""
+        """Yield line, called name and call; the name of ``torch.cat(...)`` is ``cat``."""
         for node in self.nodes:
             if isinstance(node, ast.Call):
                 if isinstance(node.func, ast.Name):

@@ -1,4 +1,4 @@
-"""The pages that lead to files name existing ones: architecture.md, CONTRIBUTING, the engine's."""
+"""Files named in architecture.md, CONTRIBUTING and the engine's README exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hybridbench"
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-# In backquotes, with a folder or a suffix of a source file; files of a run directory have neither.
+# Names in backquotes with a folder or a source suffix; files of a run directory have neither.
 PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|toml))`", PAGE)))
 SOURCES = sorted(set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", CONTRIBUTING)))
 ENGINE = PACKAGE / "engine"

@@ -1,4 +1,4 @@
-"""Tables of the docs name classes, profiles, defects and tests of ours: all must exist."""
+"""Classes, profiles, defects and tests that tables of the docs name must exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = re.compile(r"`([^`]+)`")
 
 
 def rows() -> list[tuple[str, ...]]:
-    """The table lines of mechanisms that are not missing, cell by cell."""
+    """Return the cells of each table row whose mechanism is not missing."""
     text = (ROOT / "docs" / "explanation" / "historic-bugs.md").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
@@ -22,7 +22,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def methods() -> set[str]:
-    """``Class.method`` for every class of ours, those of its bases in the same package included."""
+    """Return ``Class.method`` for all classes here, including methods of bases in the package."""
     own: dict[str, set[str]] = {}
     bases: dict[str, list[str]] = {}
     for path in PACKAGE:

@@ -1,4 +1,4 @@
-"""What a user reads has the field's words: no phrase of ``phrases.yaml`` stands in it."""
+"""Text for users uses the field's terms and contains no phrase of ``phrases.yaml``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Text = tuple[int, str]
 
 
 def messages(nodes: Iterable[ast.AST], *, has_help: bool) -> Iterator[Text]:
-    """Line and text of every string among the nodes of a module but its docstrings.
+    """Yield line and text of every string in a module's nodes, except docstrings.
 
-    ``has_help``: the docstrings of its functions are help texts and count.
+    With ``has_help``, docstrings of public functions are help texts and are included.
     """
     nodes = list(nodes)
     internal = {id(text) for text in _docstrings(nodes, has_help=has_help)}
@@ -46,7 +46,7 @@ def _docstrings(nodes: Iterable[ast.AST], *, has_help: bool) -> Iterator[ast.Con
     for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        # A command's docstring is its help.
+        # A command's docstring is its help text.
         if has_help and not isinstance(node, ast.Module | ast.ClassDef) and node.name[0] != "_":
             continue
         first = node.body[0] if node.body else None
@@ -55,7 +55,7 @@ def _docstrings(nodes: Iterable[ast.AST], *, has_help: bool) -> Iterator[ast.Con
 
 
 def prose(page: str) -> Iterator[Text]:
-    """The lines of a page without what they quote from files and commands."""
+    """Yield the lines of a page without code blocks and inline code."""
     quoted = False
     for number, line in enumerate(page.splitlines(), 1):
         quoted ^= line.lstrip().startswith("```")

@@ -87,7 +87,7 @@ def test_every_exit_code_has_a_meaning() -> None:
 
 
 def undescribed(schema: dict[str, object]) -> list[str]:
-    """The keys of a profile that have no description; a key that holds a group has the group's."""
+    """Return the profile keys without a description; a group's key may use the group's own."""
     groups = schema["$defs"]
     assert isinstance(groups, dict)
     return [

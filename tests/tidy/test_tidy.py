@@ -17,7 +17,7 @@ CUTS = {
     "startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix",
     "removesuffix", "find", "index",
 }  # fmt: skip
-# verdict.json has its word in front of its headline.
+# In verdict.json the verdict precedes the headline.
 READERS_OF_SENTENCES = {"hybridbench/records/stored_verdict.py"}
 
 
@@ -87,7 +87,7 @@ def test_host_bookkeeping_makes_no_tensor_calls_one_by_one() -> None:
 
 
 def test_no_test_sleeps() -> None:
-    """Scenarios may: they wait for real processes."""
+    """Scenarios may sleep, because they wait for real processes."""
     sleepers = [
         relative(path)
         for path in TESTS
@@ -122,12 +122,12 @@ def test_nothing_committed_names_a_machine_or_an_index() -> None:
 
 
 def _is_sentence(node: ast.AST) -> bool:
-    """Whether ``node`` is ``finding.title`` or the like."""
+    """Return whether ``node`` reads a sentence for users, such as ``finding.title``."""
     return isinstance(node, ast.Attribute) and node.attr in SENTENCES
 
 
 def _cuts(node: ast.AST) -> bool:
-    """Whether ``node`` looks for something in a sentence, or takes it apart."""
+    """Return whether ``node`` searches a sentence or takes it apart."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in CUTS and _is_sentence(node.func.value)
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -150,7 +150,7 @@ def test_a_look_into_a_sentence_is_told_from_other_code(code: str, cuts: bool) -
 
 
 def test_no_sentence_is_read_back_as_data() -> None:
-    """What it was made of is known where it was made, and travels beside it in a field."""
+    """The data in a sentence must be passed in a field of its own."""
     found = [
         f"{relative(path)}:{getattr(node, 'lineno', 0)}"
         for path in PACKAGE
@@ -163,7 +163,7 @@ def test_no_sentence_is_read_back_as_data() -> None:
 
 
 def test_an_error_names_an_option_where_it_can_be_asked_for() -> None:
-    """Not in its sentence alone: which option is wrong is asked where the error is shown."""
+    """An error must have the wrong option in a field, which the code that shows it reads."""
     in_words = [
         f"{relative(path)}:{line}"
         for path in PACKAGE
@@ -175,7 +175,7 @@ def test_an_error_names_an_option_where_it_can_be_asked_for() -> None:
 
 
 def _first_words(sentence: ast.expr) -> str:
-    """What a sentence begins with, as far as it is written in the code."""
+    """Return the beginning of a sentence, as far as it is a literal."""
     if isinstance(sentence, ast.Call) and sentence.args:
         return _first_words(sentence.args[0])
     if isinstance(sentence, ast.JoinedStr):

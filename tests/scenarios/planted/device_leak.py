@@ -1,4 +1,4 @@
-"""A leak of device memory: the worker keeps the last logits' worth of every finished request.
+"""A leak of device memory: the worker keeps a tensor of logits' size per finished request.
 
 Used as ``--device cuda --defect tests/scenarios/planted/device_leak.py``.  sglang#20697 was of this
 kind: a closure in a queue of results kept the tensors of its step.
@@ -16,7 +16,7 @@ BYTES_PER_REQUEST = 64 * 1024
 
 
 def planted() -> Defect:
-    """A defect whose engine keeps a tensor for each request that it has finished."""
+    """Return a defect whose engine keeps a tensor for each finished request."""
     healthy = Engine.step
     kept: list[torch.Tensor] = []
 

@@ -1,8 +1,8 @@
 """A leak of CUDA events: the engine records one in each step and keeps them all.
 
-Used as ``--device cuda --defect tests/scenarios/planted/event_leak.py``; streams can be kept in the
-same way.  An event's memory belongs to the driver, so no allocator of PyTorch counts it: what grows
-is the list.
+Used as ``--device cuda --defect tests/scenarios/planted/event_leak.py``; streams can leak in the
+same way.  An event's memory belongs to the driver, so no allocator of PyTorch counts it; only the
+list of events grows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ATTRIBUTE = "_copy_done"
 
 
 def recorded() -> object:
-    """An event after the work that the device has so far."""
+    """Record an event after the work submitted so far."""
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
 def planted(record: Callable[[], object] = recorded) -> Defect:
-    """A defect whose engine keeps what ``record`` returns, once a step."""
+    """Return a defect whose engine keeps a result of ``record`` per step."""
     healthy = Engine.step
 
     def step(self: Engine) -> list[EngineEvent]:

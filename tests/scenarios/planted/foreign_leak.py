@@ -1,7 +1,7 @@
-"""A leak that hybridbench does not know by name: the worker keeps 1 GiB/h of a foreign object.
+"""A leak that is not in hybridbench's catalogue: the worker keeps 1 GiB/h of a foreign object.
 
-Used as ``--defect tests/scenarios/planted/foreign_leak.py``; ``foreign_twin.py`` beside it makes
-the same objects and keeps none of them.
+Used as ``--defect tests/scenarios/planted/foreign_leak.py``; ``foreign_twin.py`` creates the same
+objects and keeps none of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ OBJECT_BYTES = 16 * 1024
 
 
 class ForeignRecord:
-    """Something that has nothing to do with slots, trees or requests."""
+    """An object that has nothing to do with slots, trees or requests."""
 
     def __init__(self) -> None:
-        # Written, so that the memory is really there.
+        # Written to, so that the memory becomes resident.
         self.payload = bytearray(b"\x01") * OBJECT_BYTES
 
 
 class ForeignStore:
-    """Keeps one record for each 16 KiB that are due."""
+    """Keeps one record for each 16 KiB due by the clock."""
 
     def __init__(self, keeps: bool) -> None:
         self.keeps = keeps
@@ -34,7 +34,7 @@ class ForeignStore:
         self.start_s = time.monotonic()
 
     def work(self) -> None:
-        """Make the records that are due by now."""
+        """Create the records that are due by now."""
         due = (time.monotonic() - self.start_s) * BYTES_PER_S / OBJECT_BYTES
         while self.made < due:
             record = ForeignRecord()
@@ -44,7 +44,7 @@ class ForeignStore:
 
 
 def planted(slug: str, keeps: bool) -> Defect:
-    """A defect whose engine steps work on a store of their own."""
+    """Return a defect whose engine steps add records to a store."""
     healthy = Engine.step
     store = ForeignStore(keeps)
 

@@ -1,4 +1,4 @@
-"""The healthy twin of ``foreign_leak.py``: it makes the same objects and keeps none."""
+"""The healthy twin of ``foreign_leak.py``: it creates the same objects and keeps none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A leak of graph pools: the worker records a CUDA graph after every 16th request and keeps it.
 
 Used as ``--device cuda --set engine.cuda_graph_max_bs=8`` with
-``--defect tests/scenarios/planted/graph_pool_leak.py``.  A graph keeps the memory in which its
-kernels work, also when no tensor is left in it: the sum of all tensors does not show it.
+``--defect tests/scenarios/planted/graph_pool_leak.py``.  A graph keeps its kernels' working
+memory even when no tensor is left in it, so the sum of all tensors does not show the leak.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUESTS_PER_GRAPH = 16
 
 
 def recorded(size: int) -> object:
-    """A graph whose only tensor, of ``size`` bytes, is freed."""
+    """Record a graph whose only tensor, of ``size`` bytes, has been freed."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.ones(size, dtype=torch.uint8, device="cuda")
@@ -29,7 +29,7 @@ def recorded(size: int) -> object:
 
 
 def planted(record: Callable[[int], object] = recorded) -> Defect:
-    """A defect whose engine keeps a graph from ``record`` for every 16 finished requests."""
+    """Return a defect whose engine keeps a graph from ``record`` per 16 finished requests."""
     healthy = Engine.step
     kept: list[object] = []
 

@@ -1,7 +1,7 @@
-"""Native memory that nobody gives back: malloc through ctypes, at the pace of the clock.
+"""A leak of native memory: malloc through ctypes, at a constant rate by the clock.
 
-Used as ``--defect tests/scenarios/planted/native_growth.py``.  No Python object is made per event,
-so that nothing but the memory of the process shows it.  ``PLANTED_GB_PER_H`` sets the rate; the
+Used as ``--defect tests/scenarios/planted/native_growth.py``.  No Python object is created per
+event, so that only the memory of the process shows it.  ``PLANTED_GB_PER_H`` sets the rate; the
 default, 3.7, is that of sglang#25770.
 """
 
@@ -20,7 +20,7 @@ BLOCK_BYTES = 64 * 1024
 
 
 class NativeGrowth:
-    """Allocates, fills and forgets 64 KiB for each 64 KiB that are due."""
+    """Allocates and fills blocks of 64 KiB at the given rate and never frees them."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None)
@@ -31,7 +31,7 @@ class NativeGrowth:
         self._start_s = time.monotonic()
 
     def work(self) -> None:
-        """Allocate what is due by now; written, so that the memory is really there."""
+        """Allocate the blocks due by now, and write to them so that they become resident."""
         due = (time.monotonic() - self._start_s) * BYTES_PER_S / BLOCK_BYTES
         while self._made < due:
             block = self._malloc(BLOCK_BYTES)

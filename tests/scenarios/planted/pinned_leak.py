@@ -1,7 +1,7 @@
 """A leak of pinned host memory: the worker keeps a pinned buffer for every finished request.
 
-Used as ``--device cuda --defect tests/scenarios/planted/pinned_leak.py``.  A transfer that is never
-waited for leaks in this way, and private memory does not show it.
+Used as ``--device cuda --defect tests/scenarios/planted/pinned_leak.py``.  A transfer that nothing
+waits for leaks in this way, and private memory does not show it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ BYTES_PER_REQUEST = 64 * 1024
 
 
 def pinned(size: int) -> object:
-    """A buffer of ``size`` bytes that the device can access directly."""
+    """Return a pinned buffer of ``size`` bytes."""
     return torch.ones(size, dtype=torch.uint8, pin_memory=True)
 
 
 def planted(allocate: Callable[[int], object] = pinned) -> Defect:
-    """A defect whose engine keeps a buffer from ``allocate`` for each request it has finished."""
+    """Return a defect whose engine keeps a buffer from ``allocate`` per finished request."""
     healthy = Engine.step
     kept: list[object] = []
 

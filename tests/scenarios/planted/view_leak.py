@@ -1,7 +1,7 @@
-"""A leak of device memory: of every finished request the worker keeps a view of a large tensor.
+"""A leak of device memory: the worker keeps a view of a large tensor per finished request.
 
-Used as ``--device cuda --defect tests/scenarios/planted/view_leak.py``.  64 bytes are wanted, and
-their whole storage stays: the tensors that a heap scan sees are small.
+Used as ``--device cuda --defect tests/scenarios/planted/view_leak.py``.  Only 64 bytes are needed,
+but their whole storage stays allocated; the tensors that a heap scan finds are small.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ VIEW_BYTES = 64
 
 
 def on_device(size: int) -> Tensor:
-    """``size`` bytes on the device."""
+    """Allocate ``size`` bytes on the device."""
     return torch.ones(size, dtype=torch.uint8, device="cuda")
 
 
 def planted(allocate: Callable[[int], Tensor] = on_device, *, copies: bool = False) -> Defect:
-    """A defect whose engine keeps a part of a tensor from ``allocate`` per finished request.
+    """Return a defect whose engine keeps part of a tensor from ``allocate`` per finished request.
 
-    With ``copies`` it keeps a copy of that part, as it should.
+    With ``copies``, it correctly keeps a copy of that part instead of a view.
     """
     healthy = Engine.step
     kept: list[Tensor] = []

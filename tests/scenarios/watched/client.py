@@ -1,8 +1,8 @@
-"""A load client: so many requests a second, each of another length, from eight threads.
+"""A load client: eight threads send requests of varying lengths at a given rate.
 
     python client.py URL PER_SECOND [BURST_S IDLE_S]
 
-One in fifty says that it wants to be refused.
+One request in fifty asks to be refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ THREADS = 8
 
 
 def main() -> None:
-    """Send until somebody ends it."""
+    """Send until stopped."""
     parts = urlsplit(sys.argv[1])
     rate = float(sys.argv[2])
     burst_s, idle_s = (float(word) for word in (sys.argv[3:5] or ("inf", "0")))
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def send(address: str, rate: float, burst_s: float, idle_s: float, seed: int) -> None:
-    """One connection after another, as long as each lasts."""
+    """Send on one connection at a time, and open another when it closes."""
     draw = random.Random(seed * 1000 + os.getpid())
     connection = http.client.HTTPConnection(address, timeout=60)
     begun_s = due_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Queues what comes in bursts, and forgets all of it when it is answered."""
+"""Queues bursts of requests, and drops each when it is answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ one_at_a_time = threading.Lock()
 
 
 def handle(body: bytes) -> bool:
-    """Answer in turn."""
+    """Answer in order."""
     waiting.append(body)
     with one_at_a_time:
         time.sleep(0.01)

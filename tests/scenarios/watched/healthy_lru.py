@@ -1,4 +1,4 @@
-"""Remembers the answers to the last four thousand requests."""
+"""Caches the answers to the last four thousand requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from server import serve
 
 @lru_cache(maxsize=4096)
 def answer(body: bytes) -> list[int]:
-    """Some tokens."""
+    """Return some tokens."""
     return list(body[:32])
 
 
 def handle(body: bytes) -> bool:
-    """Answer from the cache where it can."""
+    """Answer from the cache if possible."""
     return bool(answer(body))
 
 

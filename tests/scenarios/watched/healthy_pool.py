@@ -1,4 +1,4 @@
-"""Fills a pool of blocks while it is used for the first time, and gives the oldest away after."""
+"""Fills a pool of blocks once, and then replaces the oldest."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ SIZE = 2500
 
 
 class Pool:
-    """Blocks by the hash of what is in them, the oldest first."""
+    """Blocks by the hash of their contents, oldest first."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, bytearray] = {}
 
     def handle(self, body: bytes) -> bool:
-        """Keep what was computed, as long as there is room."""
+        """Keep the computed block; evict the oldest if the pool is full."""
         self.blocks[hash(body)] = bytearray(4096)
         if len(self.blocks) > SIZE:
             del self.blocks[next(iter(self.blocks))]

@@ -1,4 +1,4 @@
-"""Has a worker that collects what it did, and is started anew when it has done a thousand."""
+"""Has a worker that keeps its requests and is restarted after a thousand of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ lock = Lock()
 
 
 def work(connection: Connection) -> None:
-    """Answer a thousand times."""
+    """Answer a thousand requests."""
     done = []
     for _ in range(1000):
         done.append(connection.recv_bytes())
@@ -27,14 +27,14 @@ class Front:
         self.start()
 
     def start(self) -> None:
-        """Another worker."""
+        """Start another worker."""
         self.connection, theirs = self.context.Pipe()
         self.worker = self.context.Process(target=work, args=(theirs,), daemon=True)
         self.worker.start()
         theirs.close()
 
     def handle(self, body: bytes) -> bool:
-        """Let the worker answer."""
+        """Pass the request to the worker."""
         with lock:
             try:
                 self.connection.send_bytes(body)

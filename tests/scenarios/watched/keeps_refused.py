@@ -1,4 +1,4 @@
-"""Forgets every request but those that it refuses, one in fifty."""
+"""Keeps the requests that it refuses, one in fifty, and no others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from server import serve
 
 
 class Tracker:
-    """The requests that are being answered."""
+    """The requests in progress."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, object] = {}
 
     def handle(self, body: bytes) -> bool:
-        """Answer; the way out of a refusal skips the tracker."""
+        """Answer; a refusal returns without removing the request from the tracker."""
         request = bytearray(body)
         self.by_id[id(request)] = request
         if body.startswith(b"refuse"):

@@ -6,7 +6,7 @@ from server import serve
 
 
 class Request:
-    """A body and what was answered."""
+    """A request body and its answer."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -17,7 +17,7 @@ kept: list[Request] = []
 
 
 def handle(body: bytes) -> bool:
-    """Answer, and forget to forget."""
+    """Answer, but never drop the request."""
     kept.append(Request(body))
     return True
 

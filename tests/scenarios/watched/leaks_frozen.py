@@ -1,4 +1,4 @@
-"""Freezes its heap once it is warm, as engines do; a list from before that grows."""
+"""Freezes its heap after warm-up, as engines do, and grows a list created before that."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from server import serve
 
 
 class Scheduler:
-    """Has been there from the start."""
+    """A scheduler that exists from the start."""
 
     def __init__(self) -> None:
         self.finished: list[tuple[int, bytes]] = []
 
     def handle(self, body: bytes) -> bool:
-        """Answer; what is finished is never drained."""
+        """Answer; the list of finished requests is never drained."""
         self.finished.append((len(self.finished), body))
         return True
 

@@ -13,7 +13,7 @@ lock = threading.Lock()
 
 
 def work(connection: socket.socket) -> None:
-    """Answer one byte a request, and keep what came."""
+    """Answer each request with one byte, and keep the request."""
     seen: dict[int, bytes] = {}
     while size := connection.recv(4):
         seen[len(seen)] = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
@@ -21,7 +21,7 @@ def work(connection: socket.socket) -> None:
 
 
 def handle(body: bytes) -> bool:
-    """Let the worker answer."""
+    """Pass the request to the worker."""
     with lock:
         ours.sendall(len(body).to_bytes(4, "big") + body)
         return bool(ours.recv(1))

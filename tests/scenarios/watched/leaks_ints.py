@@ -1,4 +1,4 @@
-"""Counts how often each request came, in a dictionary of ints that the collector does not track."""
+"""Counts each request in a dictionary of ints, which the collector does not track."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from server import serve
 
 
 class Statistics:
-    """How often a body was seen."""
+    """The number of times each body was seen."""
 
     def __init__(self) -> None:
         self.times: dict[int, int] = {}

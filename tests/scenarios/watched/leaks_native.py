@@ -1,4 +1,4 @@
-"""Allocates 16 KiB a request by malloc and never frees them; no Python object tells of it."""
+"""Allocates 16 KiB per request with malloc and never frees it; no Python object shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 16 * 1024
 
 
 def handle(body: bytes) -> bool:
-    """Answer; the buffer is written to, so that it takes memory."""
+    """Answer; write to the buffer, so that it becomes resident."""
     buffer = libc.malloc(SIZE)
     ctypes.memset(buffer, body[0], SIZE)
     return True

@@ -1,8 +1,8 @@
-"""An OpenAI-compatible server without a model: its answers, delays and faults are known.
+"""An OpenAI-compatible server without a model, with known answers, delays and faults.
 
 python openai_server.py PORT [--first-s 0.02] [--gap-s 0.01] [--keep] [--fault NAME] [--owner NAME]
 
-Of an owner whose servers give logprobs, answers have words of their own for each prompt.
+With an ``--owner`` whose servers return logprobs, the words of an answer depend on its prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 kept: list[object] = []
-# Answers of which nothing can be read, and their types, by fault.
+# Unreadable answers and their content types, by fault.
 _BODIES = {
     "html": (b"<html>sign in</html>", "text/html"),
     "only-done": (b"data: [DONE]\n\n", "text/event-stream"),
@@ -28,20 +28,20 @@ _BODIES = {
 
 
 class Kept:
-    """What a request leaves behind with --keep."""
+    """The object that each request leaves behind with --keep."""
 
     def __init__(self, prompt: object) -> None:
         self.prompt = prompt
 
 
 class Server:
-    """Counts what it does, and shows that on /metrics."""
+    """The server; /metrics shows its counters."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.prompts: list[Any] = []  # of the last requests
+        self.prompts: list[Any] = []  # of the most recent requests
         self.bodies: list[dict[str, Any]] = []  # likewise
-        self.sessions: dict[str, bool] = {}  # those that are open, and whether a turn is under way
+        self.sessions: dict[str, bool] = {}  # open sessions: is a turn in progress
         self.session_calls: list[tuple[str, str]] = []
         self.seen = self.answered = self.aborted = self.running = 0
 
@@ -63,7 +63,7 @@ class Server:
         if self.options.fault == "no-sessions":
             return web.json_response({"error": {"message": "no sessions here"}}, status=400)
         asked = await request.json()
-        # What comes in the wrong order would otherwise not be noticed.
+        # Without this delay, calls in the wrong order would not be detected.
         await asyncio.sleep(self.options.first_s)
         self.session_calls.append(("open", asked["session_id"]))
         self.sessions[asked["session_id"]] = False
@@ -123,7 +123,7 @@ class Server:
                 response = web.json_response(whole)
         except (ConnectionError, asyncio.CancelledError):
             self.aborted += 1
-            # The fault: who leaves still counts as running.
+            # The fault "ghosts": a disconnected request still counts as running.
             self.running += self.options.fault == "ghosts"
             raise
         else:
@@ -133,7 +133,7 @@ class Server:
             self.running -= 1
 
     def _words(self, prompt: Any, tokens: int) -> list[int]:
-        """The answer; the fault: one of ten has that of another prompt."""
+        """Return the answer's words; with the fault "swaps", one in ten is for another prompt."""
         if not self.options.owner:
             return [42] * tokens
         own = repr(prompt) + "x" * (self.options.fault == "swaps" and self.seen % 10 == 0)
@@ -153,7 +153,7 @@ class Server:
             error = {"message": "x" * int(fault.removeprefix("echoes-")), "code": 400}
             return web.Response(body=_event({"error": error}), content_type="text/event-stream")
         if fault == "engine-dies":
-            # The front end lives on for a while; all that run fail together.
+            # The front end survives for a while, and all running requests fail together.
             await asyncio.sleep(self.options.first_s)
             return web.json_response({"error": {"message": "dead", "code": 500}}, status=500)
         if fault in _BODIES:
@@ -209,7 +209,7 @@ _LENGTHS = ("max_tokens", "max_output_tokens", "max_new_tokens")
 
 
 def _is_valid(asked: Any) -> bool:
-    """Whether this server takes that: as strict as a server may be."""
+    """Return whether this server accepts the request; it is as strict as a server may be."""
     if not isinstance(asked, dict) or asked.get("model", "fake") != "fake":
         return False
     sampling = asked.get("sampling_params", asked)
@@ -228,7 +228,7 @@ def _is_valid(asked: Any) -> bool:
 
 
 def _generated(words: list[int], finish: dict[str, Any] | None) -> dict[str, Any]:
-    """All that was said so far."""
+    """Return all the output so far."""
     meta = {"prompt_tokens": 7, "completion_tokens": len(words), "finish_reason": finish}
     return {"text": "".join(map(_text, words)), "output_ids": words, "meta_info": meta}
 
@@ -253,7 +253,7 @@ def _ids(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logprobs(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Each word is the likeliest by far, and the next is no other answer's."""
+    """Return logprobs in which each word is by far the likeliest and no alternative is used."""
     if not asked.get("logprobs"):
         return {}
     by_id = asked.get("return_tokens_as_token_ids")
@@ -302,7 +302,7 @@ def _whole(path: str, words: list[int], asked: Mapping[str, Any]) -> dict[str, A
 
 
 def options_of(*words: str) -> argparse.Namespace:
-    """The options in ``words``."""
+    """Parse the options in ``words``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int, nargs="?", default=0)
     parser.add_argument("--first-s", type=float, default=0.02)
@@ -318,7 +318,7 @@ def options_of(*words: str) -> argparse.Namespace:
 
 
 def application(server: Server) -> web.Application:
-    """The interfaces of ``server``."""
+    """Return the web application of ``server``."""
     app = web.Application(client_max_size=1 << 26)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/metrics", server.metrics)

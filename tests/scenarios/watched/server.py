@@ -1,4 +1,4 @@
-"""What the programs of this folder have in common: a server of one thread a request, and counters.
+"""Shared by the programs in this folder: a server with one thread per request, and counters.
 
 python keeps_requests.py PORT
 """
@@ -14,7 +14,7 @@ Handle = Callable[[bytes], bool]
 
 
 class Counters:
-    """Requests that were answered, refused, and that run now."""
+    """Numbers of answered, refused and running requests."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -32,7 +32,7 @@ class Counters:
 
 
 def serve(handle: Handle) -> None:
-    """Serve until somebody ends it; ``handle`` gets a body, and refuses it by False."""
+    """Serve until stopped; ``handle`` gets a body and returns False to refuse it."""
     counters = Counters()
 
     class Handler(BaseHTTPRequestHandler):
