@@ -236,7 +236,7 @@ def main(
     turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
     blocks: Annotated[int, typer.Option(min=1, help="How often the two take turns.")] = 10,
 ) -> None:
-    """Our prefix caches beside those of a released sglang, on the same conversations."""
+    """Our prefix caches compared with those of a released sglang, on the same conversations."""
     typer.echo(
         f"microseconds inside cache calls, medians; {turns} turns in {blocks} blocks on each side, "
         "taken in turns; one thread each"

@@ -164,7 +164,7 @@ def _timed(
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Measured pairs, in alternating order.")] = 9,
 ) -> None:
-    """The engine beside transformers `generate`: same weights and prompts, one thread.
+    """The engine compared with transformers' `generate`: same weights and prompts, one thread.
 
     32 requests of 64 cached + 48 new prompt tokens and 16 output tokens.
     """

@@ -264,8 +264,8 @@ def main(
 
     Bytes and FLOPs per second are printed with their share of the fastest copy and matrix product
     of the same run.  By default it runs two models that use all operations: tiny ones on a CPU (one
-    thread, processor time), life-size ones on CUDA.  The last lines compare decode steps: as CUDA
-    graphs with plain ones, and overlapped with one after the other.
+    thread, CPU time), life-size ones on CUDA.  The last lines compare decode steps: CUDA graphs
+    with plain steps, and overlapped steps with sequential ones.
 
     With `--compile-for`: registers, shared memory and spills of each kernel, for shapes of
     life-size models.
