@@ -1,4 +1,4 @@
-"""What commands ask another process for is answered here, where it is not what a test is about."""
+"""Replace a process that commands start by calls in this process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hybridbench.runs import defect_catalog
 
 @pytest.fixture
 def catalog_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog of defects without a process that imports the engine for each question.
+    """Return the catalog of defects without starting a process that imports the engine.
 
-    tests/unit/runs/test_defect_catalog.py asks the process.
+    tests/unit/runs/test_defect_catalog.py tests the process itself.
     """
 
-    # Imports the engine, which most tests of the command line do without.
+    # Imported here because it imports the engine, which most command-line tests do not need.
     from hybridbench.worker.defect_catalog import described
 
     def described_defects(*names: str) -> tuple[Defect, ...]:

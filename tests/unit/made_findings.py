@@ -1,4 +1,4 @@
-"""Findings for tests: of a kind with its values, or with sentences of one's choice."""
+"""Findings for tests: of a kind with its values, or with chosen sentences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def a_finding(
     since_s: float | None = None,
     data: Mapping[str, JsonValue] | None = None,
 ) -> Finding:
-    """A finding with these sentences, as exact as its kind."""
+    """Return a finding with these sentences; it is exact if its kind is."""
     basis = Recorded(
         name=str(kind),
         title=title,
@@ -68,7 +68,7 @@ def typed_finding(
     subject: str = "subject",
     driver: str | None = None,
 ) -> Finding:
-    """A finding of ``kind`` with the values of a stored one, which says what follows from them."""
+    """Return a finding of ``kind`` with stored values, whose sentences follow from them."""
     stored = from_json(data, _Stored)
     faster = stored.faster_than_memory
     added = {"faster_than_memory", "segments"}
@@ -92,7 +92,7 @@ def _faster(ends: _Ends) -> Faster:
 
 
 def changed(finding: Finding, **changes: object) -> Finding:
-    """``finding`` with other sentences or another kind."""
+    """Return ``finding`` with other sentences or another kind."""
     basis = finding.basis
     if not isinstance(basis, Recorded):
         basis = Recorded(
@@ -122,7 +122,7 @@ def _basis(kind: str, data: Mapping[str, JsonValue]) -> Basis:
     if of is None:
         return _made(EngineCheck, data)
     basis = _made(of, data)
-    # What was stored has the code and the values of a reason, and not its text.
+    # Stored data has a reason's code and values, but not its text.
     if isinstance(basis, Growth | Undecided) and basis.why is not None:
         known = {kind.code: kind for kind in reason_kinds()}
         why = _made(known[basis.why.code], basis.why.data).why()
@@ -131,7 +131,7 @@ def _basis(kind: str, data: Mapping[str, JsonValue]) -> Basis:
 
 
 def reason_kinds(base: type[Reason] = Reason) -> Iterator[type[Reason]]:
-    """Every kind of reason that a trend may have."""
+    """Yield every kind of reason that a trend may have."""
     for kind in base.__subclasses__():
         if "code" in vars(kind) and kind.__module__ == reasons.__name__:
             yield kind
@@ -139,7 +139,7 @@ def reason_kinds(base: type[Reason] = Reason) -> Iterator[type[Reason]]:
 
 
 def _made(of: type[_Named], data: Mapping[str, JsonValue]) -> _Named:
-    """A record of a case, which names the values that it is about; the others are 0, or empty."""
+    """Return a record with the values in ``data``; all others are 0 or empty."""
     required = (field for field in msgspec.structs.fields(of) if field.required)
     unnamed = {field.encode_name: _NOTHING.get(field.type) for field in required}
     return from_json({**unnamed, **data}, of)

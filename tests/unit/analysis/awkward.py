@@ -1,7 +1,8 @@
-"""Series that ordinary runs have and least squares trips over: work that stands still, columns that
-coincide, values that hardly differ or differ by hundreds of orders of magnitude.
+"""Series from ordinary runs on which least squares can fail.
 
-A family is drawn from a seed; none of them is labelled, as all that is asked is an answer.
+Work stands still, columns coincide, values hardly differ or differ by hundreds of orders of
+magnitude.  A family is drawn from a seed; families have no labels, because tests only require an
+answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ AnyFloats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Awkward:
-    """One series with its counters of work and its load, all at the same times."""
+    """One series with its work counters and its load, at the same times."""
 
     t_s: FloatArray
     value: FloatArray
@@ -30,7 +31,7 @@ class Awkward:
 
 
 def draw(family: str, seed: int) -> Awkward:
-    """The series of ``family`` that belongs to ``seed``."""
+    """Draw the series of ``family`` for ``seed``."""
     rng = np.random.default_rng((FAMILIES.index(family), seed))
     return _MAKERS[family](rng, _times(rng))
 
@@ -50,7 +51,7 @@ def _x(t: FloatArray) -> FloatArray:
 
 
 def _memory(rng: Random, progress: FloatArray) -> FloatArray:
-    """A process of some hundred megabytes that leaks, fills or rests, with or without noise."""
+    """A process of some hundred megabytes that leaks, fills or stays flat, maybe with noise."""
     kind = rng.integers(4)
     base, scale = 7e8, float(10.0 ** rng.uniform(4, 9))
     shape = {
@@ -76,7 +77,7 @@ def _share(work: FloatArray) -> FloatArray:
 
 
 def _idle_tail(rng: Random, t: FloatArray) -> Awkward:
-    """Work stops somewhere, time goes on."""
+    """Work stops at some point, time continues."""
     busy = _x(t) < rng.uniform(0.05, 0.98)
     work = _count(rng, 9.0 * busy)
     load = np.where(busy, 8.0, 0.0) if rng.random() < 0.5 else None
@@ -84,7 +85,7 @@ def _idle_tail(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _on_off(rng: Random, t: FloatArray) -> Awkward:
-    """Traffic by turns; the run ends in either."""
+    """On-off traffic; the run ends in either state."""
     period, duty = rng.uniform(0.05, 0.7), rng.uniform(0.1, 0.9)
     on = (_x(t) / period) % 1.0 < duty
     work = _count(rng, 20.0 * on)
@@ -100,7 +101,7 @@ def _bursts(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _steps(rng: Random, t: FloatArray) -> Awkward:
-    """A staircase, and work that climbs the same stairs."""
+    """A staircase, and work with the same steps."""
     at = np.sort(rng.random(int(rng.integers(1, 8))))
     stairs = np.searchsorted(at, _x(t)).astype(np.float64)
     noise = float(rng.choice([0.0, 0.1]))
@@ -115,7 +116,7 @@ def _constant_work(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _plateaus(rng: Random, t: FloatArray) -> Awkward:
-    """Growth and rest by turns, to the very end."""
+    """Growth alternates with plateaus until the end."""
     stages = int(rng.integers(2, 6))
     climb = np.minimum((_x(t) * stages) % 1.0 * 3.0, 1.0) + np.floor(_x(t) * stages)
     work = np.round(1000.0 * climb)
@@ -123,7 +124,7 @@ def _plateaus(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _integers(rng: Random, t: FloatArray) -> Awkward:
-    """A count of few units, and counters that count the same."""
+    """A small count, and counters with the same values."""
     value = _count(rng, np.full(t.size, rng.uniform(0.001, 2.0)))
     return Awkward(t, value, (value, np.floor(value / 2.0)), np.round(4 * rng.random(t.size)))
 
@@ -148,7 +149,7 @@ def _constant(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _nearly_constant(rng: Random, t: FloatArray) -> Awkward:
-    """One sample of all differs, or each by the last bit."""
+    """Only one sample differs, or every sample differs in the last bit."""
     value = np.full(t.size, 7e8)
     if rng.random() < 0.5:
         value[rng.integers(t.size)] += float(rng.choice([1e-7, 1.0, 4096.0, 1e12]))
@@ -168,7 +169,7 @@ def _huge_beside_small(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _huge_work(rng: Random, t: FloatArray) -> Awkward:
-    """Counters and load that read nonsense once."""
+    """Counters and load with one absurd reading."""
     work = _count(rng, np.full(t.size, 5.0))
     work[rng.integers(t.size) :] += float(10.0 ** rng.uniform(10, 308))
     load = np.round(8 * rng.random(t.size))
@@ -177,7 +178,7 @@ def _huge_work(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _tiny(rng: Random, t: FloatArray) -> Awkward:
-    """Denormal numbers, and differences that square to nothing."""
+    """Denormal numbers, and differences whose squares underflow."""
     size = float(10.0 ** rng.uniform(-323, -150))
     noise = rng.normal(size=t.size) if rng.random() < 0.5 else np.zeros(t.size)
     return Awkward(t, size * (_x(t) + noise), (_x(t) * size,), size * rng.random(t.size))
@@ -191,7 +192,7 @@ def _any_scale(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _teeth(rng: Random, t: FloatArray) -> Awkward:
-    """A sawtooth of any pitch, exact or not, that may rise."""
+    """A sawtooth of any period, exact or noisy, that may rise."""
     phase = _x(t) * rng.uniform(0.5, 40.0)
     climb = float(rng.choice([0.0, 0.2, 2.0]))
     value = 1e8 * (phase % 1.0 + climb * _x(t)) + float(rng.choice([0.0, 1e6])) * rng.normal(
@@ -201,14 +202,14 @@ def _teeth(rng: Random, t: FloatArray) -> Awkward:
 
 
 def _gaps(rng: Random, t: FloatArray) -> Awkward:
-    """Samples in a few clusters with long silences between them."""
+    """Samples in a few clusters with long gaps between them."""
     late = t + np.cumsum(np.where(rng.random(t.size) < 0.03, 50.0 * float(t[-1]), 0.0))
     work = _count(rng, np.full(t.size, 5.0) * (_x(late) < 0.5))
     return Awkward(late, _memory(rng, _x(late)), (work,))
 
 
 def _clumped(rng: Random, t: FloatArray) -> Awkward:
-    """All samples but a few within an instant."""
+    """All but a few samples within an instant."""
     near = 1e-6 * t
     near[-int(rng.integers(1, 4)) :] += 3600.0
     return Awkward(near, _memory(rng, _x(t)), (_count(rng, np.full(t.size, 5.0)),))

@@ -1,4 +1,4 @@
-"""Hand-made comparisons: versions with verdicts of one's choice, rounds with planted ratios."""
+"""Hand-made comparisons: versions with chosen verdicts, rounds with planted ratios."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def rounds(
     seed: int = 0,
     second_turn: float = 0.0,
 ) -> tuple[Block, ...]:
-    """``count`` ABBA rounds of two versions; each metric of the second is its ratio to 100, or to
-    half for the hit rate.
+    """Return ``count`` ABBA rounds of two versions.
 
-    Both blocks of a round share a drift; ``second_turn`` is a share that the later one gains.
+    Each metric is around 100 (0.5 for the hit rate), times its ratio for the second version.  Both
+    blocks of a round share a drift; ``second_turn`` is the share by which the later one gains.
     """
     rng = np.random.default_rng(seed)
     blocks = []
@@ -56,7 +56,7 @@ def rounds(
 
 
 def run_record(events: Mapping[str, float] | None = None, duration_s: float = 600.0) -> RunRecord:
-    """A run that counted ``events`` up evenly."""
+    """Return a run whose ``events`` counters rise evenly."""
     t = np.linspace(0.0, duration_s, 61)
     totals = {"finishes": 6000.0, **(events or {})}
     series = {
@@ -82,7 +82,7 @@ def version(
     record: RunRecord | None = None,
     manifest: Manifest | None = None,
 ) -> Version:
-    """One side; clean unless said otherwise."""
+    """Return one side of a comparison; clean by default."""
     kind = "defect" if name.startswith("defect:") else "tree"
     return Version(name, kind, manifest or Manifest(), record or run_record(), own or verdict())
 
@@ -90,7 +90,7 @@ def version(
 def pair(
     blocks: Sequence[Block], base: Version | None = None, other: Version | None = None
 ) -> Comparison:
-    """Two versions that were interleaved."""
+    """Return a comparison of two interleaved versions."""
     versions = (base or version("."), other or version("defect:made-up"))
     return Comparison(versions, tuple(blocks), True, (6, 12, 18, 24))
 
@@ -105,12 +105,12 @@ def growth(
 
 
 def leak(metric: str = MEMORY) -> Finding:
-    """The finding that goes with a growth."""
+    """Return the finding for a growth."""
     return a_finding("growth", VerdictKind.LEAK, metric, f"{metric} grows")
 
 
 def strays(per_event: float, driver: str = "nodes_evicted", half: float = 0.01) -> Finding:
-    """An exact finding: nodes that wait for the collector, so many for each event."""
+    """Return an exact finding: uncollected nodes, ``per_event`` for each event."""
     rate = Rate(per_event, per_event - half, per_event + half, "nodes", "evicted node")
     return a_finding(
         "instances-wait-for-collector",

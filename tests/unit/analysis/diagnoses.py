@@ -1,4 +1,4 @@
-"""Made-up ladders: readings in MiB, surveys with what a test wants to be found."""
+"""Made-up diagnosis records: memory readings in MiB, and surveys with planted findings."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def dragged(count: int, size: int) -> RetainedObjects:
 
 
 def ladder_record(base: Sequence[int], end: Sequence[int], now: Survey) -> RunRecord:
-    """A run of half an hour between its baseline and its end, with 17,270 evictions.
+    """Return a run with half an hour between its baseline and its end, and 17,270 evictions.
 
-    ``base`` and ``end`` are private memory at rest and after trim, collect, flush; of ``base`` the
-    first alone means that there was no rehearsal.
+    ``base`` and ``end`` are private memory when idle and after trim, collect and flush.  A ``base``
+    of one value means that there was no rehearsal.
     """
     times = np.array([0.0, _FROM_S, _TO_S, _TO_S + 5])
     counts = np.array([0.0, 400.0, 17_670.0, 17_670.0])

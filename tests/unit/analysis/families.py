@@ -1,8 +1,8 @@
-"""Thirty-two families of awkward series with their right answers: what each stage of the analysis
-is for, and what has misled it.
+"""Thirty-two families of awkward series with their right answers.
 
-Unlike the corpora in ``benchmarks`` each is drawn well clear of its noise, so that one answer is
-right for every seed: a family is a promise, not a rate.  Sizes in bytes, times in seconds.
+They cover what each stage of the analysis is for, and what has misled it.  Unlike in the corpora in
+``benchmarks``, each effect is far above the noise, so that one answer is right for every seed.
+Sizes in bytes, times in seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 2.0**20
 
 @dataclass(frozen=True)
 class Drawn:
-    """One series with its counter of work and its load, all at the same times."""
+    """One series with its work counter and its load, at the same times."""
 
     t_s: FloatArray
     value: FloatArray
@@ -30,7 +30,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Run:
-    """What a family is drawn into: some hours of a process of some hundred megabytes or more."""
+    """The run for which a family is drawn: hours of a process of hundreds of megabytes or more."""
 
     rng: Random
     t_s: FloatArray
@@ -38,12 +38,12 @@ class Run:
 
     @property
     def x(self) -> FloatArray:
-        """From 0 to 1."""
+        """Time from 0 to 1."""
         x: FloatArray = self.t_s / self.t_s[-1]
         return x
 
     def of(self, low: float, high: float) -> float:
-        """Bytes: a share of the base between the two."""
+        """Draw a share of the base between ``low`` and ``high``, in bytes."""
         return self.base * float(self.rng.uniform(low, high))
 
     def between(self, low: float, high: float) -> float:
@@ -58,7 +58,7 @@ Shape = Callable[[Run], FloatArray]
 
 
 def draw(family: str, seed: int) -> Drawn:
-    """The series of ``family`` that belongs to ``seed``."""
+    """Draw the series of ``family`` for ``seed``."""
     rng = np.random.default_rng((FAMILIES.index(family), seed))
     hours = rng.uniform(2.0, 8.0) if family not in _LONG else rng.uniform(30.0, 90.0)
     base = float(np.exp(rng.uniform(np.log(4e8), np.log(8e9))))
@@ -73,7 +73,7 @@ def draw(family: str, seed: int) -> Drawn:
 
 
 def _noise(run: Run, phi: float = 0.5) -> FloatArray:
-    """AR(1) of 0.02% of the base; of ``phi`` from sample to sample."""
+    """AR(1) noise of 0.02% of the base, with coefficient ``phi`` from sample to sample."""
     fresh = run.rng.normal(size=run.t_s.size) * np.sqrt(1.0 - phi * phi)
     out = np.empty_like(fresh)
     last = float(run.rng.normal())
@@ -89,7 +89,7 @@ def _teeth(x: FloatArray, cycles: float, phase: float = 0.0) -> FloatArray:
 
 
 def _delayed(load: FloatArray, share: float) -> FloatArray:
-    """What follows ``load`` with an exponential delay of a share of the window."""
+    """Return ``load`` with an exponential delay of ``share`` of the window."""
     keep = float(np.exp(-1.0 / (share * load.size)))
     out = np.empty_like(load)
     last = float(load[0])
@@ -98,7 +98,7 @@ def _delayed(load: FloatArray, share: float) -> FloatArray:
     return out
 
 
-# Healthy: fills that end, whatever their form.
+# Healthy: fills that end, of any shape.
 
 
 def _saturating(run: Run) -> FloatArray:
@@ -167,7 +167,7 @@ def _helper_restarts(run: Run) -> FloatArray:
     return run.of(0.03, 0.1) * (1.0 - np.exp(-since / 0.05))
 
 
-# Healthy: noise that is none of the usual.
+# Healthy: unusual noise.
 
 
 def _remembering(run: Run) -> FloatArray:
@@ -193,7 +193,7 @@ def _swinging(run: Run) -> FloatArray:
 
 
 def _on_and_off(run: Run) -> FloatArray:
-    """Ends in a rest."""
+    """On-off load that ends in an off period."""
     cycles = float(run.rng.integers(4, 12))
     return np.where(_teeth(run.x, cycles) < run.between(0.4, 0.7), 12.0, 0.0)
 
@@ -218,7 +218,7 @@ def _keeps_the_peak(run: Run) -> tuple[FloatArray, FloatArray]:
     return load, run.of(0.02, 0.08) * np.maximum.accumulate(load) / 32.0
 
 
-# Undecided: a pace that fell and may fall again; few cycles.
+# Inconclusive: a rate that fell and may fall again; few cycles.
 
 
 def _slower(factor: float) -> Shape:

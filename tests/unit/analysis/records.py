@@ -1,4 +1,4 @@
-"""Hand-made run records: a serving process of 700 MB, healthy unless something is planted in it."""
+"""Hand-made run records: a serving process of 700 MB, healthy unless something is planted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BASE = 700 * MB
 
 @dataclass(frozen=True)
 class Run:
-    """How long, when steady, and from which seed."""
+    """Length, start of the steady phase, and seed of a run."""
 
     duration_s: float = 600.0
     steady_s: float | None = 120.0
@@ -47,7 +47,7 @@ class Run:
 
 
 def healthy_record(run: Run | None = None) -> RunRecord:
-    """A run with a fill, a settling allocator, small sawteeth, and a planted leak if asked for."""
+    """Return a run with a fill, a settling allocator, small sawteeth, and an optional leak."""
     run = run or Run()
     rng = np.random.default_rng(run.seed)
     t = sample_times(run)
@@ -92,13 +92,13 @@ def healthy_record(run: Run | None = None) -> RunRecord:
 
 
 def hourly(result: MetricResult) -> Rate:
-    """The growth of a metric that had samples enough."""
+    """Return the growth of a metric that had enough samples."""
     assert result.rate_per_hour is not None
     return result.rate_per_hour
 
 
 def notes_with(verdict: Verdict, words: str) -> list[str]:
-    """Those of its notes that contain ``words``."""
+    """Return the verdict's notes that contain ``words``."""
     return [note for note in verdict.notes if words in note]
 
 
@@ -133,7 +133,7 @@ def events(run: Run, done_s: float) -> list[Event]:
 
 
 def checkpoint(t_s: float, **pools: Mapping[str, float]) -> Checkpoint:
-    """A rest with nothing wrong but what is given: ``mamba={"residual": 3}``."""
+    """Return a checkpoint that is clean except for what is given: ``mamba={"residual": 3}``."""
     empty = {"total": 64.0, "in_flight": 0.0, "session_held": 0.0, "waiting_held": 0.0}
     shown: dict[str, dict[str, float]] = {
         pool: {**empty, "residual": 0.0, **pools.get(pool, {})} for pool in ("kv", "mamba")
@@ -149,7 +149,7 @@ def with_events(record: RunRecord, *added: Event) -> RunRecord:
 
 
 def with_checkpoints(record: RunRecord, checkpoints: Sequence[Event]) -> RunRecord:
-    """The record with its own checkpoint replaced."""
+    """Return the record with other checkpoints."""
     kept = [event for event in record.events if not isinstance(event, Checkpoint)]
     return with_events(replace(record, events=kept), *checkpoints)
 
@@ -172,8 +172,9 @@ RESTART: Final = (
 
 
 def restarted(run: Run, *, failed: float = 7.0, usual_per_min: float = 0.0) -> RunRecord:
-    """A server that counts from 0 again at 102 s; ``failed`` requests lost their connection then,
-    and some do at any time.
+    """Return a server whose counters restart from 0 at 102 s.
+
+    ``failed`` requests lose their connection then, and ``usual_per_min`` at any time.
     """
     record = healthy_record(run)
     t = record.series["events.finishes"].t_s
@@ -190,10 +191,10 @@ def restarted(run: Run, *, failed: float = 7.0, usual_per_min: float = 0.0) -> R
 
 
 def reference_cycles(record: RunRecord, mode: str, share: float = 0.97) -> RunRecord:
-    """Evicted nodes that wait for the collector, 30 KB each.
+    """Return the record with evicted nodes of 30 KB that only the collector frees.
 
-    ``ballast``: no full collection comes; ``bare``: one every 50 s; ``freeze``: none either, and
-    part of the nodes hang from a live one.
+    ``ballast``: there is no full collection; ``bare``: one every 50 s; ``freeze``: none, and some
+    of the nodes are reachable from a live one.
     """
     evicted = record.series["events.nodes_evicted"]
     memory = record.series["rss_anon_swap_bytes"]
@@ -218,7 +219,7 @@ def reference_cycles(record: RunRecord, mode: str, share: float = 0.97) -> RunRe
 
 
 def refused_and_holding(record: RunRecord) -> RunRecord:
-    """Refusals come in bursts; a refused request keeps the state slot it was given on its match."""
+    """Add bursts of refusals in which refused requests keep the state slot from their match."""
     t = record.series["events.finishes"].t_s
     rng = np.random.default_rng(5)
     burst = (t > 60) & (rng.random(t.size) < 0.15)
@@ -236,7 +237,7 @@ def refused_and_holding(record: RunRecord) -> RunRecord:
 
 
 def late_client(record: RunRecord, late_s: float, cpu_share: float) -> RunRecord:
-    """``record`` with a load client so late and so busy; first tokens come after half a second."""
+    """Return ``record`` with a load client of this lateness and CPU share, and a TTFT of 0.5 s."""
     t_s = record.series["rss_anon_swap_bytes"].t_s
     share = Series("client_cpu_share", t_s, np.full(len(t_s), cpu_share))
     latencies = {TTFT: _always(0.5, t_s), LATE: _always(late_s, t_s)}
@@ -244,7 +245,7 @@ def late_client(record: RunRecord, late_s: float, cpu_share: float) -> RunRecord
 
 
 def _always(duration_s: float, t_s: FloatArray) -> LatencySeries:
-    """A latency that was ``duration_s`` in every interval."""
+    """Return a latency of ``duration_s`` in every interval."""
     histogram = LatencyHistogram()
     histogram.add(duration_s)
     (bucket,) = histogram.counts()

@@ -1,4 +1,4 @@
-"""Runs whose worker was replaced: hand-made records one after the other."""
+"""Runs whose worker was replaced, joined from hand-made records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def last_moment_s(record: RunRecord) -> float:
 
 
 def cut_at(record: RunRecord, end_s: float) -> RunRecord:
-    """The record as a kill at ``end_s`` leaves it."""
+    """Return the record as left by a kill at ``end_s``."""
     series = {name: series.between(0.0, end_s) for name, series in record.series.items()}
     series = {name: part for name, part in series.items() if len(part)}
     return replace(record, series=series, events=[e for e in record.events if e.t_s <= end_s])
 
 
 def resumed(first: RunRecord, second: RunRecord) -> RunRecord:
-    """``first``, and after a gap ``second`` in a worker of its own, as one run."""
+    """Join ``first`` and, after a gap, ``second`` in a new worker to one run."""
     border = last_moment_s(first) + GAP_S
     series = dict(first.series)
     for name, late in second.series.items():

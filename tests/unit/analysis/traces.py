@@ -1,8 +1,7 @@
-"""Labelled traces of process memory, made from a seed: what it does when healthy, and when it
-leaks.
+"""Labelled traces of the memory of healthy and of leaking processes, generated from a seed.
 
-Sizes in MB, rates in MB/h.  ``LONG`` traces are whole runs of hours, sampled every five seconds,
-with their warm-up; ``STEADY`` traces are what follows a ``steady`` event in runs of minutes,
+Sizes in MB, rates in MB/h.  ``LONG`` traces are runs of hours, including their warm-up, sampled
+every five seconds; ``STEADY`` traces are the part after the ``steady`` event of runs of minutes,
 sampled every second.
 """
 
@@ -20,7 +19,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Setting:
-    """The process and the run that a shape is drawn into."""
+    """The process and the run for which a shape is drawn."""
 
     duration_s: float
     interval_s: float
@@ -31,23 +30,21 @@ class Setting:
 
 @dataclass(frozen=True)
 class Trace:
-    """One series with its truth: ``rate`` is what it grows by for good, in MB/h."""
+    """One series with its truth; ``rate`` is its permanent growth in MB/h."""
 
     kind: str
     setting: Setting
     t_s: FloatArray
     value: FloatArray
     rate: float
-    last_rate: float  # over the last quarter of the smooth part, which a healthy tail has too
+    last_rate: float  # growth over the last quarter without noise, also of a healthy tail
     work: FloatArray | None = None
     load: FloatArray | None = None
     warm: bool = False  # a leak with a warm-up before it needs more data
 
     @property
     def resolvable(self) -> bool:
-        """Whether the best possible estimator would see the leak at 8 standard errors, and it
-        matters.
-        """
+        """Whether the leak matters and the best estimator would see it at 8 standard errors."""
         s = self.setting
         se = s.noise_sd * np.sqrt(24 * s.noise_tau_s / s.duration_s**3) * 3600
         needed = 24 if self.warm else 8
@@ -57,7 +54,7 @@ class Trace:
 
 
 def allowance(duration_s: float, base: float) -> float:
-    """MB of growth in a window that an allocator may still settle by."""
+    """Return the growth, in MB, that a settling allocator may cause in a window."""
     return max(8.0, 0.01 * base) * min(1.0, (2700 / duration_s) ** 2)
 
 
@@ -108,7 +105,7 @@ def tooth(phase: FloatArray) -> FloatArray:
     return phase - np.floor(phase)
 
 
-# What a healthy process does: each gets (rng, x in [0, 1], t, setting) and returns MB above the
+# Shapes of healthy processes: each gets (rng, x in [0, 1], t, setting) and returns MB above the
 # base.
 Shape = Callable[[Random, FloatArray, FloatArray, Setting], FloatArray]
 
@@ -190,7 +187,7 @@ def log_growth(rng: Random, x: FloatArray, t: FloatArray, s: Setting) -> FloatAr
 
 
 def settling(rng: Random, x: FloatArray, t: FloatArray, s: Setting) -> FloatArray:
-    """malloc: each new largest request takes a piece for good; ever fewer, of any size."""
+    """malloc: each new maximum of demand permanently adds memory; fewer and fewer, of any size."""
     out = np.zeros_like(x)
     for _ in range(int(rng.integers(5, 60))):
         out += s.base * 0.01 * rng.pareto(1.5) * 0.2 * (x > rng.exponential(rng.uniform(0.03, 0.2)))
@@ -217,7 +214,7 @@ def shrinking(rng: Random, x: FloatArray, t: FloatArray, s: Setting) -> FloatArr
 
 
 def late_release(rng: Random, x: FloatArray, t: FloatArray, s: Setting) -> FloatArray:
-    """One tooth longer than half the run."""
+    """One sawtooth period longer than half the run."""
     return s.base * rng.uniform(0.05, 0.2) * (x - 0.95 * rng.uniform(0.7, 0.85) * (x > 0.85))
 
 
@@ -230,8 +227,8 @@ HEALTHY: Mapping[str, Shape] = {
     )
 }  # fmt: skip
 
-# After ``steady``: no fill of half a window, but tails of one, and everything that goes on for
-# ever.
+# After ``steady``: no fill of half a window, but the tails of fills, and everything that continues
+# indefinitely.
 HEALTHY_STEADY: Mapping[str, Shape] = {
     shape.__name__: shape
     for shape in (
@@ -241,7 +238,7 @@ HEALTHY_STEADY: Mapping[str, Shape] = {
     )
 }  # fmt: skip
 
-# Shapes that still move in the last quarter, without noise of their own.
+# Noise-free shapes that still change in the last quarter.
 SMOOTH = ("ramp_fill", "saturating", "two_speeds", "logistic", "log_growth", "shrinking")
 
 LEAKY = (
@@ -271,7 +268,7 @@ def healthy(kind: str, seed: int, setting: Setting | None = None) -> Trace:
 
 
 def leaky(kind: str, seed: int, rate: float, setting: Setting | None = None) -> Trace:
-    """A trace that grows by ``rate`` MB/h, in the way of ``kind``."""
+    """Return a trace that leaks ``rate`` MB/h in the manner of ``kind``."""
     rng = np.random.default_rng([seed, sum(map(ord, kind)), 7])
     s = setting or long_setting(rng)
     t = times(rng, s)
@@ -301,7 +298,7 @@ def _last_rate(x: FloatArray, shape: FloatArray, s: Setting) -> float:
 def _leak_shape(
     kind: str, rng: Random, x: FloatArray, s: Setting, total: float
 ) -> tuple[FloatArray, bool]:
-    """MB leaked and whatever comes with it, and whether that hides it."""
+    """Return the leaked MB plus any accompanying shape, and whether the leak needs more data."""
     grown = total * x
     if kind in _BESIDE:
         return grown + _BESIDE[kind](rng, x, x, s), kind != "under_short_teeth"
@@ -317,7 +314,7 @@ def _leak_shape(
     return grown, False
 
 
-# What a leak may come with.
+# Healthy shapes that may accompany a leak.
 _BESIDE: Mapping[str, Shape] = {
     "with_saturation": saturating,
     "with_step": late_step,

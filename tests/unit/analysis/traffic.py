@@ -1,4 +1,4 @@
-"""Counters of an engine under load as a sampler sees them: bursts, lags, everything correlated."""
+"""Sampled counters of an engine under load: bursty, delayed, and all correlated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Counts: TypeAlias = NDArray[np.int64]
 
 
 def traffic(seed: int, t: FloatArray, requests_per_s: float = 10.0) -> dict[str, FloatArray]:
-    """Cumulative counts at the times ``t``, all of which rise with the same uneven load."""
+    """Return cumulative counts at the times ``t``, all driven by the same uneven load."""
     rng = np.random.default_rng(seed)
     dt = np.diff(t, prepend=t[0] - 1.0)
     load = np.exp(0.35 * np.sin(t / 60.0 + rng.uniform(0, 6)) + 0.2 * rng.normal(size=t.size))
@@ -29,7 +29,7 @@ def traffic(seed: int, t: FloatArray, requests_per_s: float = 10.0) -> dict[str,
     refused = rng.poisson(np.minimum(waiting, 12) * 0.25)
     leaves = rng.poisson(1.3 * finished)
     splits = rng.poisson(0.25 * admitted)
-    # A step takes its time; a busy second has fewer of them.
+    # Busy steps take longer, so a busy second has fewer of them.
     steps = rng.poisson(60.0 * dt / (1.0 + 0.03 * admitted))
     retracts = rng.binomial(refused, 0.15)
     counts = {
@@ -61,7 +61,7 @@ def as_counters(t: FloatArray, counts: dict[str, FloatArray]) -> EventCounters:
 
 
 def _served(queued: Counts, room: FloatArray) -> Counts:
-    """What is admitted of a queue when there is only so much room."""
+    """Return what is admitted from a queue with limited room."""
     waiting, out = 0.0, []
     for came, most in zip(queued.tolist(), np.floor(room).tolist(), strict=True):
         waiting += came
@@ -71,7 +71,7 @@ def _served(queued: Counts, room: FloatArray) -> Counts:
 
 
 def _later(rng: np.random.Generator, counts: Counts, mean: float) -> Counts:
-    """Each of the counts again, some samples later."""
+    """Return each of the counts delayed by some samples."""
     when = np.repeat(np.arange(counts.size), counts)
     when = when + rng.exponential(mean, when.size).astype(np.int64)
     return np.bincount(when, minlength=counts.size)[: counts.size].astype(np.int64)

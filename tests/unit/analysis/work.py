@@ -1,4 +1,4 @@
-"""Made-up runs with timings: the parts of a step, noisy, on a machine of uneven speed."""
+"""Made-up runs with noisy timings of a step's parts, on a machine of varying speed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ HIT_SHARE = 0.6
 
 @dataclass(frozen=True)
 class Work:
-    """A healthy run of an engine, and what is wrong with it.
+    """Parameters of an engine's run; the defaults are a healthy run on a steady machine.
 
     Args:
         noise: spread of each part's cost between two samples, as a logarithm.
         drift: change of the machine's speed over the run, as a logarithm.
         stolen: stretches (from, to, factor) of the run in which everything takes longer.
-        preempted: stretches (from, to, factor) in which the clock on the wall runs on without us.
-        worse: by part, the factor it is slower by at the end; it grows from ``since`` on.
-        step_at: share of the run at which it is slower at once instead.
-        unlike: spread of how much a slow machine slows each part, about 1.
+        preempted: stretches (from, to, factor) in which only wall time is longer.
+        worse: for each part, the factor by which it is slower at the end of the run.
+        step_at: share of the run at which the slowdown occurs at once instead of gradually.
+        unlike: spread (around 1) of how strongly a slow machine affects each part.
         hit_lost: share of the hits that is lost by the end.
     """
 
@@ -48,7 +48,7 @@ class Work:
 
 
 def uneven(seed: int, **changes: object) -> Work:
-    """A healthy run on a shared machine: drift of up to 30%, and one to three slow stretches."""
+    """Return a healthy run on a shared machine: drift up to 30%, up to three slow stretches."""
     rng = np.random.default_rng([seed, 77])
     stolen = []
     for _ in range(int(rng.integers(0, 4))):
@@ -62,14 +62,14 @@ def uneven(seed: int, **changes: object) -> Work:
 
 
 def working_record(work: Work) -> RunRecord:
-    """The record of such a run, with the series that decay is judged by."""
+    """Return the run's record, with the series by which decay is judged."""
     rng = np.random.default_rng(work.seed)
     t = np.arange(1.0, work.duration_s, work.sample_s)
     x = t / work.duration_s
     slow = np.exp(work.drift * x + ar1(rng, t, 0.08, 8.0))
     for start, end, factor in work.stolen:
         slow[(x >= start) & (x < end)] *= factor
-    # A closed loop: a slower machine makes fewer steps.
+    # The loop is closed, so a slower machine does fewer steps.
     batch = 16.0 * (1.0 + (work.load_ramp - 1.0) * x) * np.exp(ar1(rng, t, 0.1, 5.0))
     steps = rng.poisson(STEPS_PER_S * work.sample_s / slow).astype(np.float64) + 1.0
     requests = steps * 0.8
@@ -88,7 +88,7 @@ def working_record(work: Work) -> RunRecord:
     spent = {}
     for name, cost in base.items():
         noise = np.exp(rng.normal(0, work.noise, t.size) + ar1(rng, t, 0.03, 20.0))
-        # Not all work suffers alike from a busy neighbour.
+        # A busy neighbour does not slow all work equally.
         felt = slow ** float(np.clip(rng.normal(1.0, work.unlike), 0.5, 1.5))
         spent[name] = cost * felt * noise * _worse(work, name, x)
     own = spent.pop("own_s")

@@ -1,4 +1,4 @@
-"""What is true of every part and every leak that a simulated corpus is made of."""
+"""Checks that hold for every part and every leak of a simulated corpus."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from hybridbench.analysis.record import FloatArray
 
 
 def held_by(part: Part, seed: int) -> FloatArray:
-    """What ``part`` holds in two hours of traffic."""
+    """Return the memory of ``part`` over two hours of traffic."""
     rng = np.random.default_rng(seed)
     return part(rng, arrivals(rng, 7200.0, 1500))
 
 
 def check_share(held: FloatArray) -> None:
-    """It is finite, and less than the process."""
+    """Check that the memory is finite and less than the process's."""
     assert held.shape == (1500,)
     assert np.all(np.isfinite(held))
     assert np.abs(held).max() < 1.0
 
 
 def check_rises(lost: FloatArray) -> None:
-    """It never falls, and goes on to the end."""
+    """Check that the loss never falls and continues to the end."""
     assert np.all(np.diff(lost) >= 0)
     assert lost[-1] > lost[1000] > lost[0]
 
 
 def check_seeded(make: Callable[[str, int], LabelledTrace], kind: str) -> None:
-    """One seed makes one trace, and another another."""
+    """Check that equal seeds give equal traces and other seeds other traces."""
     once, again = make(kind, 5), make(kind, 5)
 
     assert np.array_equal(once.value, again.value)

@@ -1,4 +1,4 @@
-"""The command line in this process: an interpreter of its own costs more than what it runs."""
+"""Run the command line in this process; starting an interpreter costs more than most commands."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class CommandLine(Protocol):
     def __call__(
         self, *arguments: str, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Exit code and what was printed; a traceback is raised here as the exception it is of."""
+        """Return exit code and output; an unhandled exception is raised here."""
 
 
-# Typer makes all commands and their options anew at every call, which costs more than most calls.
+# Typer rebuilds all commands and their options at every call, which costs more than most calls.
 _built_once = functools.cache(typer.main.get_command)
 
 
@@ -39,7 +39,7 @@ def _commands_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def hybridbench(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CommandLine]:
-    # What the entry point changes for its whole process is undone after the test.
+    # The entry point changes settings of the process; they are restored after the test.
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     handler = signal.getsignal(signal.SIGUSR1)
 

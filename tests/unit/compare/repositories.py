@@ -10,13 +10,13 @@ FORMER_WORKER = "hybridbench/runs/worker.py"
 
 
 def run(root: Path, *arguments: str) -> None:
-    """``git`` in ``root``, as somebody whom no setting of this machine touches."""
+    """Run ``git`` in ``root``, independent of this machine's git settings."""
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", str(root), *who, *arguments], check=True, capture_output=True)
 
 
 def commit(root: Path, path: str, text: str) -> None:
-    """A commit whose subject is ``text``, which is also what the file then holds."""
+    """Commit ``text`` as the content of ``path``, with ``text`` as the subject."""
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -25,7 +25,7 @@ def commit(root: Path, path: str, text: str) -> None:
 
 
 def make_repository(root: Path) -> Path:
-    """Two commits: the first without a worker, the second with one."""
+    """Make a repository of two commits, the first without a worker, the second with one."""
     root.mkdir()
     run(root, "init", "-q", "-b", "main")
     commit(root, "README.md", "nothing yet")

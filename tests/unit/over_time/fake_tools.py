@@ -1,4 +1,4 @@
-"""Programs that scripts of a scheduler call: they write down how, and do nothing."""
+"""Fakes of the programs that scheduler scripts call: they record their arguments and do nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def fake_tools(folder: Path, *, plan: str = "") -> dict[str, str]:
-    """An environment in which sbatch and hybridbench write down how they were called.
+    """Return an environment in which sbatch and hybridbench record their arguments.
 
-    Each call is a line of ``$CALLS``, its words apart by ``|``.  `hybridbench nightly plan` prints
-    ``plan``.
+    Each call is a line of ``$CALLS``, its words separated by ``|``.  `hybridbench nightly plan`
+    prints ``plan``.
     """
     tools = folder / "bin"
     tools.mkdir()

@@ -1,4 +1,4 @@
-"""Plans, runs of cells and stored cells as the tests of the nightly job want them."""
+"""Plans, runs of cells and stored cells for tests of nightly runs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ cells:
 
 
 def planned_run(folder: Path, text: str = PLAN, **options: Any) -> PlannedRun:
-    """What the plan ``text`` asks for, stored in ``folder``."""
+    """Store the plan ``text`` in ``folder`` and return its planned run."""
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     return plan_run(path, **options)
 
 
 def profile_file(path: Path, name: str) -> None:
-    """A profile called ``name`` in the file at ``path``."""
+    """Write a profile called ``name`` to ``path``."""
     text = list_profiles()["smoke"].read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(re.sub("(?m)^name: .*", f"name: {name}", text), encoding="utf-8")
@@ -84,7 +84,7 @@ def attempt(
     reason: AttemptReason = AttemptReason.FIRST,
     **changes: Any,
 ) -> Attempt:
-    """A run that has ended."""
+    """Return a finished attempt."""
     given: dict[str, Any] = {
         "number": 1,
         "reason": reason,
@@ -109,13 +109,13 @@ def attempt(
 
 
 def finished(of: PlannedRun, cell_id: str, *attempts: Attempt, done: bool = True) -> CellRecord:
-    """cell.json of the cell ``cell_id`` after ``attempts``."""
+    """Return the record in cell.json of the cell ``cell_id`` after ``attempts``."""
     cell = find_cell(of.cells, cell_id).cell
     return CellRecord(plan=of.record, cell=cell, attempts=attempts, finished=done)
 
 
 def store(record: CellRecord, folder: Path) -> Path:
-    """Write ``record`` as `nightly cell --out FOLDER` does; its directory."""
+    """Write ``record`` as `nightly cell --out FOLDER` does; return its directory."""
     cell_dir = folder / record.id
     cell_dir.mkdir(parents=True)
     write_record(cell_dir / CELL, record)
@@ -123,6 +123,6 @@ def store(record: CellRecord, folder: Path) -> Path:
 
 
 def at(record: Attempt, days: float) -> Attempt:
-    """``record`` as if it had been made ``days`` later."""
+    """Return ``record`` moved ``days`` later."""
     later_s = record.started_wall_s + days * DAY_S
     return msgspec.structs.replace(record, started_wall_s=later_s, ended_wall_s=later_s + 80.0)

@@ -1,4 +1,4 @@
-"""Stores of made-up runs: a manifest, a verdict, and hardly a sample."""
+"""Stores of made-up runs: a manifest, a verdict, and few samples."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_run(
     stored: JsonValue = None,
     changes: Mapping[str, JsonValue] | None = None,
 ) -> Path:
-    """A run directory; without ``stored`` it was never judged."""
+    """Add a run directory; without ``stored``, the run has no verdict."""
     path = store / run_id
     path.mkdir(parents=True)
     text = json.dumps(manifest(run_id, started_s, **(changes or {})))

@@ -1,4 +1,4 @@
-"""What the tests of every released engine do: install a fake of its package, submit, run."""
+"""Helpers for tests of all released engines: install a fake of the package, submit, run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.released.engine import ReleasedEngine
 
 @contextmanager
 def installed(package: str, modules: Mapping[str, types.ModuleType]) -> Iterator[None]:
-    """``modules``, by their full names, in place of all those of ``package``."""
+    """Replace all modules of ``package`` by ``modules``, given by their full names."""
     before = {name: one for name, one in sys.modules.items() if name.split(".")[0] == package}
     for name in before:
         del sys.modules[name]

@@ -1,8 +1,8 @@
-"""A scheduler with SGLang's interfaces of each generation, small enough to be read at once.
+"""A small fake of SGLang's scheduler, with the interfaces of each generation of releases.
 
-It has what the adapter calls, under the names and with the types that the releases have; what it
-does is as simple as can be: a prompt is computed at once, an answer is one node of the tree.
-``Losses`` are places at which it forgets to give something back.
+It has everything the adapter calls, with the names and types of the releases.  Its behaviour is as
+simple as possible: a prompt is computed in one step, and an answer is one node of the tree.
+``losses`` are places at which it fails to free something.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tests.unit.released import driving
 
 FINISH, ABORT, REFUSAL, CLOSE, NODES = "finish", "abort", "refusal", "close", "nodes"
 WINDOW, TAIL = "window", "tail"
-"""Where it can lose something: a state slot of a request that finished, was aborted or was refused,
-or of a session that closed; nodes that were evicted; a slot that a window has passed; the last page
-of a request, which is not full."""
-# Tokens of its own whose slots of the window pool a request keeps.
+"""What it can lose: a state slot of a request that finished, was aborted or was refused, or of a
+session that closed; evicted nodes; a slot behind a window; a request's last page, which is not
+full."""
+# The number of its last tokens for which a request keeps slots of the window pool.
 _KEPT = 2
 
 
@@ -69,7 +69,7 @@ class Reason:
 
 @dataclass
 class Memory:
-    """What a request or a session holds; each generation shows it under other names."""
+    """What a request or a session holds; each generation exposes it under other names."""
 
     req_pool_idx: int | None = None
     kv_allocated_len: int = 0
@@ -80,7 +80,7 @@ class Memory:
 
 
 def _layout(number: list[int]) -> dict[str, property]:
-    """The names under which the records of a release show their memory."""
+    """Return the properties under which a release's records expose their memory."""
     if number >= [0, 5, 19]:
         return {"kv": property(lambda self: self.memory)}
     names = {one.name: property(attrgetter(f"memory.{one.name}")) for one in fields(Memory)}
@@ -151,7 +151,7 @@ class TokenToKVPoolAllocator:
 
 
 class PagedTokenToKVPoolAllocator(TokenToKVPoolAllocator):
-    """Its kernels, names of this module, run on a GPU."""
+    """An allocator whose kernels, which are names of this module, run on a GPU."""
 
     def __init__(self, size: int, page_size: int, *_: object) -> None:
         super().__init__(size // page_size)
@@ -159,7 +159,7 @@ class PagedTokenToKVPoolAllocator(TokenToKVPoolAllocator):
         self.release_pages = None
 
     def alloc(self, count: int) -> Any:
-        """Slots of a prompt, and of one more token."""
+        """Allocate the slots of a prompt and of one more token."""
         size, none = self.page_size, torch.zeros(1, dtype=torch.int64)
         slots = torch.zeros(count - 1, dtype=torch.int64)
         pages = -(-(count - 1) // size)
@@ -214,7 +214,7 @@ class SWATokenToKVPoolAllocator:
 
 class _NoStates:
     def alloc(self) -> None:
-        """No state."""
+        """Return no state slot."""
 
     def free(self, slot: None) -> None:
         assert slot is None
@@ -269,7 +269,7 @@ class Session:
 
 
 class MambaRadixCache:
-    """The tree; sessions wrap it where there are any."""
+    """The tree; in releases with sessions, these wrap it."""
 
     node_class = TreeNode
 
@@ -313,7 +313,7 @@ class MambaRadixCache:
                 self.kept.append(node)
 
     def _evict_windows(self, kv: SWATokenToKVPoolAllocator, wanted: int) -> None:
-        """Make tombstones until the window pool has room, and evict nodes until the other has."""
+        """Make tombstones until the window pool has room, then evict nodes for the full pool."""
         for node in self.root_node.children.values():
             if not node.swa_tombstone and len(kv.swa_attn_allocator.free_pages) < wanted:
                 node.swa_tombstone = True
@@ -329,7 +329,7 @@ class SWARadixCache(MambaRadixCache):
 
 
 class UnifiedRadixCache(MambaRadixCache):
-    """Sessions are a part of it."""
+    """A tree that includes sessions."""
 
     node_class = UnifiedTreeNode
 
@@ -400,7 +400,7 @@ class Scheduler:
         return slots
 
     def late(self) -> list[Any]:
-        """What aborts the requests that waited too long."""
+        """Return abort messages for the requests that waited too long."""
         longest_s = sys.modules["sglang.srt.environ"].envs.SGLANG_REQ_WAITING_TIMEOUT.value
         kind = sys.modules["sglang.srt.managers.io_struct"].AbortReq
         now_s = time.monotonic()
@@ -451,7 +451,7 @@ class Scheduler:
     def process_batch_result(self, batch: ScheduleBatch, result: Any) -> None:
         for req, token in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
             if req.finished():
-                continue  # overlapped: it ended while this step ran
+                continue  # with overlap, the request ended while this step ran
             req.output_ids.append(token)
             if self.tp_worker.is_hybrid_swa and len(req.output_ids) > _KEPT:
                 self._leave_behind(req, len(req.output_ids) - _KEPT - 1)
@@ -537,7 +537,7 @@ class Scheduler:
         value = rows.req_to_token[req.memory.req_pool_idx, : req.memory.kv_allocated_len].clone()
         tokens = (*req.origin_input_ids, *req.output_ids)
         if self.server_args.page_size > 1:
-            # The tree takes whole pages.
+            # The tree takes only whole pages.
             whole = len(tokens) // self.server_args.page_size * self.server_args.page_size
             tokens, value, rest = tokens[:whole], value[:whole], value[whole:]
             if TAIL not in self.losses:
@@ -551,7 +551,7 @@ class Scheduler:
         rows.free_slots.append(req.memory.req_pool_idx)
         req.memory.req_pool_idx = None
         if kept and FINISH in self.losses:
-            # One more than it has given to the tree.
+            # Lose one slot more than was given to the tree.
             self.lost.append(rows.states.alloc())
         if kept or (is_abort and ABORT in self.losses):
             req.memory.mamba_pool_idx = None
@@ -581,7 +581,7 @@ class Scheduler:
 
 
 class PlanningScheduler(Scheduler):
-    """Returns the running batch as well, and has its process groups from a context."""
+    """Also returns the running batch, and reads its process groups from a context."""
 
     def __init__(self, server_args: Any, port_args: Any, gpu_id: int, dp_rank: None) -> None:
         super().__init__(server_args, port_args, gpu_id, dp_rank)
@@ -596,7 +596,7 @@ class PlanningScheduler(Scheduler):
 
 
 class PollingScheduler(PlanningScheduler):
-    """Its loop asks it which requests waited too long."""
+    """Polls for requests that waited too long."""
 
     _poll_timeout_aborts = Scheduler.late
 
@@ -607,7 +607,7 @@ class PollingScheduler(PlanningScheduler):
 
 
 class PlacedScheduler(PollingScheduler):
-    """Has its ranks from a context, too, and makes its process groups itself."""
+    """Also reads its ranks from a context, and creates its process groups itself."""
 
     def __init__(self, server_args: Any, port_args: Any) -> None:
         module: Any = sys.modules["sglang.srt.managers.scheduler"]
@@ -617,7 +617,7 @@ class PlacedScheduler(PollingScheduler):
 
 
 class Parallel:
-    """Fails for a process group that was never made."""
+    """A context that raises for a process group that was never created."""
 
     def __init__(self) -> None:
         self._overrides: dict[str, Any] = {}
@@ -663,7 +663,7 @@ class SamplingParams:
 
 
 class Message:
-    """Of any kind: the fields that it is given, and None for the others that an abort has."""
+    """A message of any kind; fields of an abort that are not given are None."""
 
     finished_reason = abort_message = None
 
@@ -672,7 +672,7 @@ class Message:
 
 
 class StrictRequest(Message):
-    """Has fields without a default, which it refuses to do without."""
+    """A message with required fields."""
 
     def __init__(self, *, input_embeds: None, token_type_ids: None, **given: Any) -> None:
         super().__init__(input_embeds=input_embeds, token_type_ids=token_type_ids, **given)
@@ -683,7 +683,7 @@ class AbortReq(Message):
 
 
 def installed(release: str, *losses: str) -> AbstractContextManager[None]:
-    """A package ``sglang`` of ``release`` that can be imported within."""
+    """Make a package ``sglang`` of ``release`` importable in the context."""
     return driving.installed("sglang", _modules(release, frozenset(losses)))
 
 

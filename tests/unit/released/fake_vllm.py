@@ -1,7 +1,7 @@
-"""A scheduler with vLLM's interfaces of each generation, small enough to be read at once.
+"""A small fake of vLLM's scheduler, with the interfaces of each generation of releases.
 
-It has what the adapter calls, under the names and with the types that the releases have; what it
-does is as simple as can be.  ``losses`` are places at which it forgets to give something back.
+It has everything the adapter calls, with the names and types of the releases, and is otherwise as
+simple as possible.  ``losses`` are places at which it fails to free something.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.unit.released import driving
 FINISH, ABORT, REFERENCE, EARLY, TABLE, LIST, KEEP = (
     "finish", "abort", "reference", "early", "table", "list", "keep",
 )  # fmt: skip
-"""What it can lose: the blocks of a request that finished or was aborted; one reference of a block
-that is freed; with ``EARLY`` it frees a block of a running request; with ``TABLE`` a table keeps an
-empty entry for each request, with ``LIST`` a list grows by each block, and with ``KEEP`` something
-outside keeps each request."""
+"""What it can lose: the blocks of a request that finished or was aborted; one reference of a freed
+block.  With ``EARLY`` it frees a block of a running request, with ``TABLE`` a table keeps an empty
+entry per request, with ``LIST`` a list grows with each block, and with ``KEEP`` an object outside
+the scheduler keeps each request."""
 
 
 class RequestStatus(enum.IntEnum):
@@ -326,7 +326,7 @@ KEPT: list[Request] = []
 
 @contextmanager
 def installed(*losses: str) -> Iterator[None]:
-    """A package ``vllm`` that can be imported within; all releases have the same interface."""
+    """Make a package ``vllm`` importable in the context; all releases have the same interface."""
     try:
         with driving.installed("vllm", _modules(frozenset(losses))):
             yield
@@ -380,7 +380,7 @@ def _modules(losses: frozenset[str]) -> dict[str, types.ModuleType]:
 
 
 class _Settings(SimpleNamespace):
-    """Of any kind: what it is given."""
+    """Settings of any kind, with the given fields."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ MANIFEST = ComparisonManifest(
 
 
 def record(slope_gib: float = 0.0) -> RunRecord:
-    """Ten minutes with memory, a pool, and traffic."""
+    """Return ten minutes of memory, a pool, and traffic."""
     t = np.linspace(0.0, 600.0, 301)
     columns = {
         MEMORY: 0.7 * GIB + slope_gib * GIB / 3600.0 * t,
@@ -54,7 +54,7 @@ def record(slope_gib: float = 0.0) -> RunRecord:
 def comparison(
     ratio: float = 1.0, *, leaks: bool = False, count: int = 12, several: bool = False
 ) -> Comparison:
-    """A working tree against a defect, interleaved."""
+    """Return an interleaved comparison of a working tree with a defect."""
     ratios = {metric.name: 1.0 for metric in COMPARED} | {THROUGHPUT: ratio}
     blocks = list(rounds(count, ratios, noise=0.004, seed=1))
     clean = verdict(metrics=[growth(0.0, 0.1, "CLEAN")])

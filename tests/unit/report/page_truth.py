@@ -1,7 +1,7 @@
-"""What must not be on one page: two values of one number, wrong sums, impossible numbers.
+"""Find contradictions on a page: two values of one quantity, wrong sums, impossible numbers.
 
-Every measured number of a report is a quantity with a name and a window, so they are compared as
-numbers.  The sentences of a verdict are texts; each rate, length and share in a headline must be
+Every measured number of a report is a quantity with a name and a window, so quantities are compared
+as numbers.  The sentences of a verdict are texts; each rate, length and share in a headline must be
 one of the page's quantities.
 """
 
@@ -18,15 +18,15 @@ from hybridbench.foundation.units import parse_duration_s
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
 from hybridbench.report.quantity import SHARE, Quantity, quantities
 
-# What rounding may leave between two ways to one number, and between parts and their whole.
+# Largest difference from rounding between two computations of a number, or parts and their sum.
 _CLOSE: Final = 1e-6
 _MINUS: Final = "\N{MINUS SIGN}"
-# An amount in a sentence: its number, its prefix and unit, and the time or event it is per.
+# An amount in a sentence: number, prefix and unit, and the time or event to which it refers.
 _AMOUNT: Final = re.compile(
     rf"([{_MINUS}+-]?\d[\d,]*(?:\.\d+)?) ?(%|[KMGT]i?B|[kMG]\b|B\b)?(/h| per [a-z]+(?: [a-z]+)?)?"
 )
 _LENGTH: Final = re.compile(r"\b(?:\d+[dhms]){1,2}\b")
-# Of the ruling alone: the table has the limit, the page nothing else to compare it with.
+# Only in the ruling: apart from the table's limit, the page has nothing to compare it with.
 _DETECTION_LIMIT: Final = re.compile(r"steady growth of about \S+ \S+ or more would be called")
 _RULES_S: Final = (LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S)
 _FACTOR: Final = {
@@ -44,7 +44,7 @@ _FACTOR: Final = {
 
 
 def contradictions(document: Document) -> list[str]:
-    """What ``document`` says that cannot all be true."""
+    """Return the statements of ``document`` that contradict each other."""
     told = list(quantities(document))
     return [
         *different(told),
@@ -56,7 +56,7 @@ def contradictions(document: Document) -> list[str]:
 
 
 def different(told: Iterable[Quantity]) -> Iterator[str]:
-    """Names with two values, units or intervals in one window."""
+    """Yield names with two values, units or intervals in one window."""
     for (of, name, window), same in _grouped(told):
         for one in same[1:]:
             first, second = _numbers(same[0]), _numbers(one)
@@ -67,7 +67,7 @@ def different(told: Iterable[Quantity]) -> Iterator[str]:
 
 
 def impossible(told: Iterable[Quantity]) -> Iterator[str]:
-    """Values off their interval, sizes and counts below 0, shares and falls of more than all."""
+    """Yield values outside their interval, negative sizes and counts, and shares above 1."""
     for one in told:
         ends = [end for end in (one.lower, one.value, one.upper) if end is not None]
         known = [end for end in ends if math.isfinite(end)]
@@ -86,7 +86,7 @@ def impossible(told: Iterable[Quantity]) -> Iterator[str]:
 
 
 def not_whole(told: Sequence[Quantity]) -> Iterator[str]:
-    """Parts that do not sum to their whole, which is 1 for shares; traffic beyond its window."""
+    """Yield parts that do not sum to their whole (1 for shares), and traffic beyond its window."""
     parts = {one.name: one for one in told if one.part_of}
     ordered = sorted(parts.values(), key=lambda one: (one.part_of, one.unit))
     for (whole, unit), group in groupby(ordered, key=lambda one: (one.part_of, one.unit)):
@@ -102,7 +102,7 @@ def not_whole(told: Sequence[Quantity]) -> Iterator[str]:
 
 
 def told_twice(tables: Iterable[Table]) -> Iterator[str]:
-    """Rows of one name in two tables of the same versions, with other numbers."""
+    """Yield rows of the same name and versions with different numbers in two tables."""
     known: dict[str, tuple[str, ...]] = {}
     for table in tables:
         at = [i for i, column in enumerate(table.columns) if column in ("A", "B")]
@@ -114,14 +114,14 @@ def told_twice(tables: Iterable[Table]) -> Iterator[str]:
 
 
 def unknown_in_sentences(document: Document, told: Sequence[Quantity]) -> Iterator[str]:
-    """Amounts in the headline, in what is ruled out and in titles that no quantity has."""
-    # Nothing is printed as 0 where growth is below it.
+    """Yield amounts in the headline, the ruling and titles that match no quantity."""
+    # Negative growth is printed as 0.
     values = [0.0, *(end for one in told for end in _numbers(one) if end is not None)]
     judged = [one.value for one in told if one.name.startswith("length.judged")]
     needed = [one.value for one in told if one.name.startswith("length.needed")]
     lengths = [one.value for one in told if one.unit == "s"]
     lengths += [max(a - b, 1.0) for a in needed for b in judged]
-    # A nightly run stores the titles of its cells without what they rest on.
+    # A nightly run stores its cells' titles without the underlying quantities.
     findings = () if document.kind is DocumentKind.NIGHTLY else document.findings
     titles = (finding.title for finding in findings if _has_rates(finding))
     ruling = _DETECTION_LIMIT.sub("", str(document.ruling))
@@ -132,7 +132,7 @@ def unknown_in_sentences(document: Document, told: Sequence[Quantity]) -> Iterat
     for sentence, known in (*sentences, (ruling, [*judged, *_RULES_S])):
         measured = sentence
         for threshold in given:
-            # As the user wrote it, and its limit again.
+            # The limit as the user wrote it is no measured amount.
             limit = re.escape(re.split("[<>]", threshold)[1])
             measured = re.sub(rf"(?<![\d.]){limit}(?![\d.])", "", measured)
         for said in _LENGTH.findall(measured):
@@ -144,7 +144,7 @@ def unknown_in_sentences(document: Document, told: Sequence[Quantity]) -> Iterat
 
 
 def _rounded(seconds: float) -> float:
-    """What the text of a length may be off by."""
+    """Return the largest rounding error of a printed length."""
     return 60.0 if seconds > 3600.0 else 1.0
 
 
@@ -169,13 +169,13 @@ def _grouped(
 
 
 def _numbers(one: Quantity) -> tuple[float | None, ...]:
-    """Value and interval, and what it rests on where that is known."""
+    """Return value and interval."""
     return one.value, one.lower, one.upper
 
 
 def _alike(first: float | None, second: float | None, close: float = _CLOSE) -> bool:
     if first is None or second is None or first == second:
-        # A narrow column may leave out the interval.
+        # A narrow column may omit the interval.
         return True
     both_unknown = math.isnan(first) and math.isnan(second)
     return both_unknown or math.isclose(first, second, rel_tol=close, abs_tol=1e-9)

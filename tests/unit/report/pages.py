@@ -64,7 +64,7 @@ def soak(record: RunRecord) -> Document:
 
 
 def half_retained() -> RunRecord:
-    """A third of the removed nodes survives a collection, in most scans."""
+    """Return a run in which a third of the removed nodes survive a collection in most scans."""
     record = reference_cycles(healthy_record(Run(seed=3)), "default")
     stray = record.series["instances.TreeNode.stray"]
     share = np.where(np.arange(len(stray)) % 5, 0.67, 0.2)
@@ -91,14 +91,14 @@ def slow() -> RunRecord:
 
 
 def below_zero() -> RunRecord:
-    """A pool that protects fewer slots than none in one sample."""
+    """Return a run with a negative number of protected slots in one sample."""
     record = healthy_record(Run(seed=8))
     t_s = record.series["events.finishes"].t_s
     return with_series(record, Series("pool.kv.protected", t_s, np.where(t_s == 400.0, -2.0, 5.0)))
 
 
 def wrong_answers() -> RunRecord:
-    """Two answers that a reference computes otherwise."""
+    """Return a run with two answers for which the reference computes other tokens."""
     wrong = tuple(WrongAnswer(rid=f"r{i}", prompt_tokens=90, distance=0.2) for i in range(2))
     compared = AnswersCompared(
         t_s=400.0, compared=80, tokens=900, tolerance=5.75e-4, wrong=wrong, wrong_answers=2
@@ -135,7 +135,7 @@ def stored_comparison() -> Document:
 
 
 def compared_runs() -> Document:
-    """Two stored runs with all that was served, whose rates differ from those of their blocks."""
+    """Return a comparison of two stored runs whose rates differ from those of their blocks."""
     made = comparisons.comparison()
     served = judge(read_run(STORED / "soak")).serving
     versions = tuple(
@@ -146,7 +146,7 @@ def compared_runs() -> Document:
 
 
 def wild() -> Document:
-    """So few and so different rounds that an interval is wider than all there is."""
+    """Return a comparison with rounds so few and different that an interval exceeds 100%."""
     made = comparisons.comparison(leaks=True)
     return comparisons.document(replace(made, blocks=rounds(6, {THROUGHPUT: 0.35}, noise=1.5)))
 
@@ -168,7 +168,7 @@ def night(*ended: Attempt) -> Document:
 
 
 def judged_files(*per_hour: float, hours: float = 4.0) -> Document:
-    """Files of one column that grows by so many MB an hour."""
+    """Return judged files of one column that grows by the given MB per hour."""
     with tempfile.TemporaryDirectory() as made:
         verdicts = []
         for index, rate in enumerate(per_hour):

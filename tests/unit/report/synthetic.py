@@ -93,7 +93,7 @@ def manifest(**changes: JsonValue) -> dict[str, JsonValue]:
 def series_of_run(
     length_s: float, *, leaky: bool, interval_s: float = 5.0, seed: int = 3
 ) -> dict[str, Series]:
-    """About sixty metrics of a run that warms up for a fifth of its length, at most ten minutes."""
+    """Return about sixty metrics; warm-up takes a fifth of the run, at most ten minutes."""
     rng = np.random.default_rng(seed)
     t = np.arange(interval_s, length_s, interval_s) + rng.uniform(
         0, 0.05, math.ceil(length_s / interval_s) - 1
@@ -412,7 +412,7 @@ def crash_verdict(record: RunRecord) -> Verdict:
 
 
 def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Document:
-    """All derived files of a run, as a soak and ``report`` write them."""
+    """Write all derived files of a run, as a soak and ``report`` do."""
     document = build_document(record, verdict)
     write_run(run_dir, record, verdict, rendered(document))
     return document

@@ -1,4 +1,4 @@
-"""A soak put together from fakes."""
+"""A soak assembled from fakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_plan(
     settings: Mapping[str, str] | None = None,
     options: Options | None = None,
 ) -> SoakPlan:
-    """A plan of the smoke profile with 20 requests of warm-up."""
+    """Return a plan of the smoke profile with a warm-up of 20 requests."""
     overrides = {"warmup.requests": "20", "checkpoint.every": "20s", **(settings or {})}
     return SoakPlan(
         profile=load_profile("smoke").with_overrides(overrides),
@@ -44,7 +44,7 @@ def make_plan(
 
 @dataclass
 class FakeSoak:
-    """Everything a test looks at afterwards."""
+    """A soak and everything that a test inspects afterwards."""
 
     clock: FakeClock
     target: FakeTarget
@@ -62,7 +62,7 @@ def make_soak(
     sources: Sequence[TimedSource] = (),
     clock: FakeClock | None = None,
 ) -> FakeSoak:
-    """A soak that samples once a second and counts garbage every four."""
+    """Return a soak that samples every second and counts garbage every four seconds."""
     plan = plan if plan is not None else make_plan()
     clock = clock if clock is not None else FakeClock(start_s=500.0)
     now_s = clock.monotonic_s()
@@ -82,6 +82,6 @@ def make_soak(
 
 
 def with_target(soak: FakeSoak, target: FakeTarget) -> None:
-    """``target`` in place of the one that ``soak`` was made with."""
+    """Replace the target of ``soak`` by ``target``."""
     soak.loop.target = soak.target = target
     soak.loop.driver = Driver(soak.workload, target)

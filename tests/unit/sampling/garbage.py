@@ -1,4 +1,4 @@
-"""Garbage of known number and size, for the tests of what counts it."""
+"""Garbage of known number and size, for tests of the code that counts it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Node:
 
 
 def drop_pair(payload: object = None) -> None:
-    """Leave two nodes behind that only refer to each other."""
+    """Leave behind two nodes that only refer to each other."""
     left, right = Node(payload), Node()
     left.other, right.other = right, left
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No automatic collection inside, no garbage before and after."""
+    """Disable automatic collection in the context, and collect before and after."""
     gc.collect()
     gc.disable()
     try:

@@ -1,7 +1,6 @@
-"""Cases of surveys and of reclaiming, each in a process of its own:
-``python -m tests.unit.sampling.surveyed CASE``.
+"""Cases of surveys and of reclaiming: ``python -m tests.unit.sampling.surveyed CASE``.
 
-Both look at every object, and a process that runs tests has a million.
+Each runs in its own process, because both visit every object and a test process has a million.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def a_survey_names_cycles_and_growth_also_in_a_frozen_process_and_frees_nothing(
     (row,) = [row for row in found.retained if row.holder == "Engine.log"]
     assert (row.count, row.entries) == (400, 400)
     assert row.chain == ("Engine.log", "list[*]")
-    # The parent still has what its own collector would find.
+    # The parent still has the garbage that its own collector would find.
     gc.unfreeze()
     assert gc.collect() >= 600
 

@@ -1,7 +1,7 @@
-"""Recordings as tools write them, of processes whose growth is known: the truth of 1,000 inputs.
+"""Recordings in the formats of many tools, of processes with known growth.
 
-Every input draws a tool, one to three owners of which at most one leaks, a unit, an order of the
-rows, gaps, and a locale.  Some mix owners and do not say whose row is whose: they must be refused.
+For each input a tool, one to three owners (at most one leaks), a unit, an order of the rows, gaps
+and a locale are drawn.  Some mix owners without naming each row's owner; these must be refused.
 """
 
 # ruff: noqa: E501  (lines are as wide as the tools print them)
@@ -23,7 +23,7 @@ _NAMES = ("python3", "nginx", "redis-server")
 
 @dataclass(frozen=True)
 class Recording:
-    """What was measured: bytes of each owner at each time."""
+    """The measured bytes of each owner at each time."""
 
     rng: np.random.Generator
     t_s: np.ndarray
@@ -43,18 +43,18 @@ class Recording:
 
 @dataclass(frozen=True)
 class Generated:
-    """One input: its text, the options it needs, and the verdict that is right."""
+    """One input: its text, the options it needs, and the right verdict."""
 
     tool: str
     text: str
-    leaks: dict[str, float]  # MiB/h of the owners that leak, by name
+    leaks: dict[str, float]  # growth in MiB/h of each leaking owner
     interval_s: float | None = None
-    refused: str = ""  # what the refusal must say, where no verdict can be right
+    refused: str = ""  # text of the refusal, if no verdict can be right
     notes: list[str] = field(default_factory=list)
 
 
 def generate(seed: int) -> Generated:
-    """The input of ``seed``; tools take turns, so that every slice has all of them."""
+    """Generate the input of ``seed``; tools alternate, so that every slice has all of them."""
     rng = np.random.default_rng(seed)
     makers = list(_MAKERS.items())
     tool, (most, maker) = makers[seed % len(makers)]
@@ -87,7 +87,7 @@ def _pid(name: str) -> int:
 
 
 def _date(rng: np.random.Generator) -> Callable[[datetime], str]:
-    """A form of dates, one for a file."""
+    """Draw the date format of a file."""
     forms: list[Callable[[datetime], str]] = [
         lambda d: d.strftime("%Y-%m-%dT%H:%M:%SZ"),
         lambda d: d.strftime("%Y-%m-%d %H:%M:%S"),
@@ -102,7 +102,7 @@ def _date(rng: np.random.Generator) -> Callable[[datetime], str]:
 
 
 def _ordered(rng: np.random.Generator, rows: list[str]) -> list[str]:
-    """As recorded, newest first, or in no order."""
+    """Return the rows as recorded, newest first, or shuffled."""
     kind = int(rng.integers(0, 3))
     if kind == 1:
         return rows[::-1]
@@ -322,7 +322,7 @@ def _memory_stat(r: Recording) -> tuple[str, float]:
 
 
 def _systemctl(r: Recording) -> tuple[str, None]:
-    # It contains the page cache: growth of it alone proves nothing.
+    # This value includes the page cache, so its growth alone proves nothing.
     lines = []
     for i in range(r.size):
         lines += [
@@ -468,7 +468,7 @@ def _overlapping(r: Recording) -> tuple[str, None]:
     return "\n".join(["time,rss_bytes", *rows]) + "\n", None
 
 
-# How many owners at most; below zero two that nothing tells apart, which must be refused.
+# The most owners of each tool; -1 stands for two indistinguishable owners, which must be refused.
 _MAKERS: dict[str, tuple[int, Callable[[Recording], tuple[str, float | None]]]] = {
     "csv": (1, _csv), "semicolons": (1, _semicolons), "named unit": (1, _named_unit),
     "epochs": (1, _epochs), "long": (3, _long), "untimed owners": (3, _untimed_owners),
@@ -482,7 +482,7 @@ _MAKERS: dict[str, tuple[int, Callable[[Recording], tuple[str, float | None]]]] 
     "mprof": (3, _mprof), "ownerless": (-1, _ownerless), "same times": (-1, _same_times),
     "overlapping": (-1, _overlapping),
 }  # fmt: skip
-# Those that have times of their own; a gap in the others moves their times.
+# Tools that write timestamps; in the others, a gap shifts all later times.
 _TIMED = frozenset(_MAKERS) - {
     "epochs", "untimed owners", "smem", "docker", "memory.stat", "metrics", "dcgm", "ownerless"
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A server around an engine of this process, and a client of the standard library."""
+"""A server around an engine in this process, and a client from the standard library."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ServedWorker:
         return self._wire.has_unsent
 
     def limit_stderr(self) -> None:
-        """It has none of its own."""
+        """Do nothing: it has no stderr of its own."""
 
     def stop(self, patience_s: float) -> None:
         self._worker.thread.join(patience_s)
@@ -60,7 +60,7 @@ class ServedWorker:
 
 @dataclass
 class Reply:
-    """What came back."""
+    """A reply of the server."""
 
     status: int
     headers: dict[str, str]
@@ -72,7 +72,7 @@ class Reply:
 
     @property
     def events(self) -> list[Any]:
-        """The events of a stream but the last, which says that it is done."""
+        """The events of a stream, except for the last, which only marks its end."""
         *events, done, rest = self.body.decode().split("\n\n")
         assert (done, rest) == ("data: [DONE]", "")
         return [json.loads(event.removeprefix("data: ")) for event in events]
@@ -80,7 +80,7 @@ class Reply:
 
 @dataclass
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     engine: Engine
     port: int
@@ -96,7 +96,7 @@ class Server:
         method: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Reply:
-        """GET, or POST of ``body``: bytes as they are, anything else as JSON."""
+        """Send a GET, or a POST of ``body``: bytes unchanged, anything else as JSON."""
         connection = self.connect()
         try:
             sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -110,7 +110,7 @@ class Server:
             connection.close()
 
     def metrics(self) -> dict[str, float]:
-        """The numbers of /metrics, by name and labels."""
+        """Return the numbers of /metrics, by name and labels."""
         lines = self.ask("/metrics").body.decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
@@ -118,7 +118,7 @@ class Server:
 
 @contextmanager
 def served(engine: Engine, limits: Limits | None = None) -> Iterator[Server]:
-    """A server on a free port; it ends as after a SIGTERM."""
+    """Run a server on a free port; it is stopped as by a SIGTERM."""
     soak = SoakPlan(
         profile=load_profile("smoke"), model=MODEL, store=Path(), duration_s=60.0, seed=0
     )

@@ -1,4 +1,4 @@
-"""A folder of tiny wheels in place of an index, and an engine whose server is one of them."""
+"""A folder of tiny wheels that replaces a package index, and an engine served by one of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TINY = Engine(
     scripts=(),
     left_out=frozenset({"needs-gpu"}),
 )
-# Another engine with the same parts, as two engines share one torch.
+# Another engine with the same packages, as real engines share torch.
 OTHER = replace(TINY, name="other")
 
 
@@ -101,7 +101,7 @@ def make_wheel(
 
 
 def make_index(folder: Path) -> Path:
-    """``tiny-serve`` 1.0, which can be had, and 2.0, which pins a build that cannot."""
+    """Write ``tiny-serve`` 1.0, which is installable, and 2.0, which pins an unavailable build."""
     folder.mkdir()
     make_wheel(folder, "tensors", "2.0+cpu", script=True)
     make_wheel(folder, "json-part", "1.1")
@@ -117,7 +117,7 @@ def make_index(folder: Path) -> Path:
 
 
 def offline(index: Path) -> Mapping[str, str]:
-    """The environment of a pip that has no index but ``index``."""
+    """Return the environment of a pip that uses only ``index``."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
     return {
         **inherited,

@@ -1,7 +1,7 @@
-"""Cases of a leak diagnosis around a real engine, for test_diagnosis.py:
-``python -m tests.unit.worker.diagnosed`` writes what went wrong in each, as JSON.
+"""Cases of a leak diagnosis around a real engine, for test_diagnosis.py.
 
-A diagnosis looks at every object, and a process that runs tests has a million.
+``python -m tests.unit.worker.diagnosed`` writes what failed in each as JSON.  It is a separate
+program because a diagnosis visits every object, and a test process has a million.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.builders import chat, make_engine
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Garbage stays where a case put it."""
+    """Disable the collector, so that a case's garbage stays."""
     gc.collect()
     gc.disable()
     yield
@@ -61,7 +61,7 @@ def ask(diagnosis: WorkerDiagnosis, request: Diagnose) -> Diagnosis:
     while True:
         for answer in diagnosis.advance():
             return answer
-        # The child needs the processor more than this loop does.
+        # Leave the CPU to the child.
         pause.wait(0.02)
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     for case in CASES:
         with no_collector():
             try:
-                # What the imports and earlier cases hold: a survey leaves it out.
+                # Objects of the imports and of earlier cases, which a survey leaves out.
                 case(gc.get_objects())
                 wrong[case.__name__] = ""
             except Exception:

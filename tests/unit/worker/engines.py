@@ -1,4 +1,4 @@
-"""A real engine, as small as it gets, and a worker loop around it in this process."""
+"""A minimal real engine, and a worker loop around it in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 
 
 def make_engine(**changes: int | str | HiCache) -> Engine:
-    """The tiny preset with room for four requests."""
+    """Return an engine of the tiny preset with room for four requests."""
     settings: dict[str, int | str | HiCache] = {
         "model": "qwen3-next-tiny",
         "kv_tokens": 512,
@@ -52,7 +52,7 @@ class InProcessWorker:
     leaving: bool = False
 
     def ask(self, *messages: m.ToWorker, until: type[m.FromWorker]) -> list[m.FromWorker]:
-        """Post ``messages`` and collect what comes, up to and with one of type ``until``."""
+        """Post ``messages`` and collect replies up to and including one of type ``until``."""
         for message in messages:
             self.leaving = self.leaving or isinstance(message, m.Shutdown)
             self.wire.post(message)
@@ -63,7 +63,7 @@ class InProcessWorker:
 
 
 def no_answers(engine: Engine) -> AnswerSample:
-    """A sample that no answer is drawn for."""
+    """Return a sample that draws no answers."""
     return AnswerSample(0, engine.config)
 
 
@@ -71,7 +71,7 @@ def no_answers(engine: Engine) -> AnswerSample:
 def stopped_loop(
     engine: Engine, answers: AnswerSample | None = None
 ) -> Iterator[tuple[EngineLoop, ParentWire]]:
-    """A loop around ``engine`` that no thread runs, and the parent's end of its wire."""
+    """Return a loop around ``engine`` that is not running, and the parent's end of its wire."""
     answers = answers or no_answers(engine)
     near, far = socket.socketpair()
     monitor = GcMonitor()
@@ -94,7 +94,7 @@ def stopped_loop(
 
 @contextmanager
 def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterator[InProcessWorker]:
-    """A loop around ``engine``; it is shut down at the end if it still runs."""
+    """Run a loop around ``engine``; shut it down at the end if it still runs."""
     near, far = socket.socketpair()
     monitor = GcMonitor()
     metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
@@ -111,7 +111,7 @@ def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterato
     try:
         yield worker
     finally:
-        # One that said goodbye may still be on its way out, and says it only once.
+        # A loop that has sent Goodbye may still be ending, and sends it only once.
         if thread.is_alive() and not worker.leaving:
             with suppress(WireClosedError):
                 worker.ask(m.Shutdown(), until=m.Goodbye)

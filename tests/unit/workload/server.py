@@ -1,4 +1,4 @@
-"""A stand-in for the engine: serves what a workload asks, keeps the rules a driver relies on."""
+"""A fake engine that serves a workload and keeps the rules that a driver relies on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Request:
 
 
 class Server:
-    """Admits first come first served, computes prompts by chunks, decodes one token a step."""
+    """Admits requests in order of arrival, prefills in chunks, decodes one token per step."""
 
     def __init__(self, *, running: int, chunk: int, context: int, seed: int = 0) -> None:
         self.waiting: deque[_Request] = deque()
@@ -39,7 +39,7 @@ class Server:
         self._aborts: list[str] = []
 
     def drive(self, workload: Workload, steps: int, look: Callable[[], None] | None = None) -> None:
-        """``steps`` times: everything the workload wants now, then one step of the engine."""
+        """Repeat ``steps`` times: perform all actions that are due, then one engine step."""
         for _ in range(steps):
             self._take(workload)
             self.peak = max(self.peak, workload.in_flight)

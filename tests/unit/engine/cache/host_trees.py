@@ -40,12 +40,14 @@ UnifiedClass: TypeAlias = type[HiUnifiedRadixCache]
 
 @dataclass(frozen=True)
 class HostTierSetup:
-    """What a host tier is like.
+    """Settings of a host tier.
 
     Attributes:
-        pages: of KV on the host, and of windows; ``states``: of these.
-        delays: polls that find a transfer under way, in turn; ``failing`` its number.
-        unified: the class of the unified tree; None takes the tree made for the model.
+        pages: host pages of KV, and of windows.
+        states: state slots on the host.
+        delays: how many polls each transfer outlasts, in a cycle.
+        failing: whether the transfer with a given number fails.
+        unified: the class of the unified tree; None selects the dedicated tree.
     """
 
     pages: int = 40
@@ -60,7 +62,7 @@ class HostTierSetup:
 
 
 class HostPagedTree(AnyPagedTree):
-    """KV alone, in pages."""
+    """A tree of KV in pages."""
 
     cache: HiRadixCache | HiUnifiedRadixCache
 
@@ -82,7 +84,7 @@ class HostPagedTree(AnyPagedTree):
 
 
 class HostHybridTree(AnyHybridTree):
-    """KV and states."""
+    """A tree of KV and states."""
 
     cache: HiMambaRadixCache | HiUnifiedRadixCache
 
@@ -116,7 +118,7 @@ class HostHybridTree(AnyHybridTree):
 
 
 class HostWindowTree(AnyWindowTree):
-    """KV in two pools; there is the unified tree only."""
+    """A tree of KV in two pools; always a unified tree."""
 
     cache: HiUnifiedRadixCache
 

@@ -1,4 +1,4 @@
-"""Tiny trees with real pools and allocators, and requests to put through them."""
+"""Tiny trees with real pools and allocators, and requests to run on them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATE_SHAPE = Mamba2StateShape.gated_delta_net(
 
 @dataclass
 class TreeReq:
-    """A request with nothing but what caches and pools look at."""
+    """A request with only the fields that caches and pools read."""
 
     rid: str = "r"
     origin_input_ids: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class TreeReq:
         return self.origin_input_ids + self.output_ids
 
     def goes_on_from(self, writers: Writers) -> None:
-        """Of no interest to those tests."""
+        """Do nothing: these tests do not use writers."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Buffers:
 
 
 def tokens_in(cache: BasePrefixCache) -> int:
-    """KV tokens in the tree."""
+    """Return the number of KV tokens in the tree."""
     return cache.evictable_size() + cache.protected_size()
 
 
@@ -122,12 +122,12 @@ class AnyHybridTree(ABC):
         )
 
     def kv_pool(self, kv_tokens: int, page_size: int) -> KVCache | None:
-        """What the positions are of; nobody reads it where nothing is copied."""
+        """Return the pool behind the positions; None, as nothing is copied."""
         del kv_tokens, page_size
         return None
 
     def insert(self, ids: Sequence[int], prev_prefix_len: int = 0) -> InsertResult:
-        """Insert freshly taken positions and a freshly taken state; a state not taken is freed."""
+        """Insert new positions and a new state; free the state if the tree has one."""
         value, slots = self.kv.alloc(len(ids)), self.mamba.alloc(1)
         assert value is not None
         assert slots is not None
@@ -138,7 +138,7 @@ class AnyHybridTree(ABC):
         return result
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Insert one token more than the tree has of ``ids``, without duplicates to free."""
+        """Insert ``ids``, of which the tree lacks only the last token, without any duplicates."""
         known = len(ids) - 1
         value, slots = self.kv.alloc(1), self.mamba.alloc(1)
         assert value is not None
@@ -150,11 +150,11 @@ class AnyHybridTree(ABC):
         return self.cache.match_prefix(MatchPrefixParams(RadixKey(ids)))
 
     def node(self, ids: Sequence[int]) -> TreeNode:
-        """The node that ends exactly at ``ids``, found without touching anything."""
+        """Return the node that ends at ``ids``, without refreshing its age."""
         return find(self.cache, ids)
 
     def audit(self) -> None:
-        """The tree's own word against the allocators' ledgers, slot by slot."""
+        """Check the tree's records against the allocators' ledgers, slot by slot."""
         self.cache.sanity_check()
         held = self.cache.tree_slots()
         assert sorted(held.kv_indices.tolist()) == self.kv.slots_of(TREE).tolist()
@@ -165,7 +165,7 @@ class AnyHybridTree(ABC):
 
 
 class HybridTree(AnyHybridTree):
-    """One with a MambaRadixCache."""
+    """A hybrid tree with a MambaRadixCache."""
 
     cache: MambaRadixCache
 
@@ -174,7 +174,7 @@ class HybridTree(AnyHybridTree):
 
 
 class UnifiedHybridTree(AnyHybridTree):
-    """One with a UnifiedRadixCache of KV and states."""
+    """A hybrid tree with a UnifiedRadixCache."""
 
     cache: UnifiedRadixCache
 
@@ -183,7 +183,7 @@ class UnifiedHybridTree(AnyHybridTree):
 
 
 class AnyPagedTree(ABC):
-    """A tree without states over pages, with a table of rows."""
+    """A tree of KV pages without states, with a table of rows."""
 
     cache: BasePrefixCache
 
@@ -198,7 +198,7 @@ class AnyPagedTree(ABC):
         self.build(CacheInitParams(self.rows, self.kv, page_size, eviction_policy=policy))
 
     def kv_pool(self, kv_tokens: int, page_size: int) -> KVCache | None:
-        """What the positions are of; nobody reads it where nothing is copied."""
+        """Return the pool behind the positions; None, as nothing is copied."""
         del kv_tokens, page_size
         return None
 
@@ -224,7 +224,7 @@ class AnyPagedTree(ABC):
 
 
 class PagedTree(AnyPagedTree):
-    """One with a RadixCache."""
+    """A paged tree with a RadixCache."""
 
     cache: RadixCache
 
@@ -233,7 +233,7 @@ class PagedTree(AnyPagedTree):
 
 
 class UnifiedPagedTree(AnyPagedTree):
-    """One with a UnifiedRadixCache of KV alone."""
+    """A paged tree with a UnifiedRadixCache."""
 
     cache: UnifiedRadixCache
 
@@ -242,7 +242,7 @@ class UnifiedPagedTree(AnyPagedTree):
 
 
 class AnyWindowTree(ABC):
-    """A tree over two pools, with a table of rows."""
+    """A tree of KV in two pools, with a table of rows."""
 
     cache: SWARadixCache | UnifiedRadixCache
 
@@ -258,7 +258,7 @@ class AnyWindowTree(ABC):
         self.build(CacheInitParams(self.rows, self.kv, page_size, sliding_window_size=window))
 
     def kv_pool(self, kv_tokens: int, swa_tokens: int, page_size: int) -> SWAKVPool | None:
-        """What the positions are of; nobody reads it where nothing is copied."""
+        """Return the pool behind the positions; None, as nothing is copied."""
         del kv_tokens, swa_tokens, page_size
         return None
 
@@ -268,7 +268,7 @@ class AnyWindowTree(ABC):
     def insert(
         self, ids: Sequence[int], prev_prefix_len: int = 0, swa_evicted_seqlen: int = 0
     ) -> InsertResult:
-        """Insert freshly taken positions, of which the first have left the window pool."""
+        """Insert new positions; those before ``swa_evicted_seqlen`` have left the window pool."""
         value = self.kv.alloc(len(ids))
         assert value is not None
         if prev_prefix_len:
@@ -289,7 +289,7 @@ class AnyWindowTree(ABC):
         return find(self.cache, ids)
 
     def audit(self) -> None:
-        """The tree's own word against the ledgers of both pools."""
+        """Check the tree's records against the ledgers of both pools."""
         self.cache.sanity_check()
         held = self.cache.tree_slots()
         assert sorted(held.kv_indices.tolist()) == self.kv.slots_of(TREE).tolist()
@@ -298,7 +298,7 @@ class AnyWindowTree(ABC):
 
 
 class WindowTree(AnyWindowTree):
-    """One with a SWARadixCache."""
+    """A window tree with a SWARadixCache."""
 
     cache: SWARadixCache
 
@@ -307,7 +307,7 @@ class WindowTree(AnyWindowTree):
 
 
 class UnifiedWindowTree(AnyWindowTree):
-    """One with a UnifiedRadixCache."""
+    """A window tree with a UnifiedRadixCache."""
 
     cache: UnifiedRadixCache
 
@@ -316,7 +316,7 @@ class UnifiedWindowTree(AnyWindowTree):
 
 
 def prefixes(cache: BasePrefixCache) -> dict[tuple[int, ...], TreeNode]:
-    """Every node by all tokens from the root to its end."""
+    """Return every node, keyed by all tokens from the root to its end."""
     found: dict[tuple[int, ...], TreeNode] = {}
     for node in cache.iter_nodes():
         ids: list[int] = []
@@ -333,11 +333,11 @@ def find(cache: BasePrefixCache, ids: Sequence[int]) -> TreeNode:
 
 
 def state_order(tree: HybridTree) -> list[tuple[int, ...]]:
-    """Keys of the nodes with a state, oldest first."""
+    """Return the keys of nodes with a state, oldest first."""
     return [tuple(node.key) for node in tree.cache.mamba_lru_list]
 
 
 def full_order(tree: HybridTree) -> list[tuple[int, ...]]:
-    """Keys of all nodes, oldest first; those with children stand in no order in the list."""
+    """Return all nodes' keys, oldest first; in the LRU list, inner nodes are in no order."""
     nodes = sorted(tree.cache.full_lru_list, key=lambda node: node.last_access_time)
     return [tuple(node.key) for node in nodes]

@@ -1,8 +1,8 @@
-"""Runs a Triton kernel beside its reference and compares all that either wrote.
+"""Run a Triton kernel and its reference and compare everything that they write.
 
-Every tensor given to the kernel lies between canaries: NaN around numbers, -1 around indices, so
-that what is read outside spoils the result and what is written outside is seen.  Memory that the
-kernel takes for its results is full of NaN before it starts.
+Every tensor given to the kernel lies between canaries, NaN around numbers and -1 around indices, so
+that reading out of bounds spoils the result and writing out of bounds is detected.  Memory that the
+kernel allocates for its results is filled with NaN first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
 
 Device: TypeAlias = torch.device
 Placed: TypeAlias = Callable[[Device], object]
-"""An argument that is made on the device: a plan."""
+"""An argument that is created on the device, such as a plan."""
 Argument: TypeAlias = (
     "Tensor | Placed | int | float | bool | tuple[Argument, ...] | list[Argument] | None"
 )
@@ -38,7 +38,7 @@ DEVICES = [
 ]
 
 HALVES = [
-    # The interpreter multiplies bfloat16 wrongly.
+    # Triton's interpreter multiplies bfloat16 incorrectly.
     pytest.param("cpu", torch.float16, id="interpreter-float16"),
     pytest.param("cuda", torch.float16, id="gpu-float16", marks=pytest.mark.gpu),
     pytest.param("cuda", torch.bfloat16, id="gpu-bfloat16", marks=pytest.mark.gpu),
@@ -46,7 +46,7 @@ HALVES = [
 
 
 def device_of(name: str) -> Device:
-    """The device a case runs on; skips the test where this process cannot."""
+    """Return the device for a case; skip the test if this process cannot use it."""
     interprets = os.environ.get("TRITON_INTERPRET") == "1"
     if name == "cuda" and (interprets or not torch.cuda.is_available()):
         pytest.skip("needs a CUDA device, and the kernels compiled: pytest -m gpu")
@@ -62,9 +62,9 @@ def assert_agrees(
     device: Device = CPU,
     atol: float = 1e-12,
 ) -> None:
-    """Both get equal arguments; results and arguments must be equal afterwards, within ``atol``.
+    """Call both with equal arguments; results and arguments must agree within ``atol``.
 
-    What the reference leaves as it was must be so bit by bit.
+    Elements that the reference leaves unchanged must stay bitwise unchanged.
     """
     expected = _Arguments(CPU)
     given = _Arguments(device)
@@ -93,11 +93,11 @@ def assert_agrees_in_half(
     device: Device,
     dtype: torch.dtype,
 ) -> None:
-    """The kernel's result in ``dtype`` is the reference's in float64 of the same numbers, rounded.
+    """Check a kernel's result in ``dtype`` against the reference's in float64 on the same numbers.
 
     A few of its steps round; each adds a third of the type's epsilon to the relative error.
     """
-    # A quarter keeps sums of some hundred products far from the largest float16.
+    # Scaled to a quarter, sums of some hundred products stay far below the largest float16.
     quarters = [typed(argument, dtype, device, scale=0.25) for argument in arguments]
     wanted = reference(*(typed(each, torch.float64, device) for each in quarters))
     with _poisoned_results():
@@ -111,7 +111,7 @@ def assert_agrees_in_half(
 def typed(
     argument: object, dtype: torch.dtype, device: Device = CPU, *, scale: float = 1.0
 ) -> object:
-    """The same on ``device``, with numbers in ``dtype``; indices stay what they are."""
+    """Return the argument on ``device``, with numbers in ``dtype`` and indices unchanged."""
     if isinstance(argument, Tensor):
         moved = argument.to(device)
         return (moved * scale).to(dtype) if argument.is_floating_point() else moved
@@ -121,9 +121,9 @@ def typed(
 
 
 def but_for_the_dump(form: Callable[..., Tensor], pool: int, slots: int) -> Callable[..., Tensor]:
-    """``form`` without what padding gives: its outputs, and row 0 of the pool.
+    """Wrap ``form`` to ignore the results of padding: its outputs, and row 0 of the pool.
 
-    Padded requests share that row, so what they get depends on which of them comes first.
+    Padded requests share that row, so their results depend on their order.
     """
 
     def run(*arguments: Tensor) -> Tensor:
@@ -135,14 +135,15 @@ def but_for_the_dump(form: Callable[..., Tensor], pool: int, slots: int) -> Call
 
 
 def plan_on(plan: ChunkPlan, device: torch.device) -> ChunkPlan:
-    """The same with its index tensors on ``device``."""
+    """Return the plan with its index tensors on ``device``."""
     rows = {name: getattr(plan, name).to(device) for name in ("order", "conv_rows", "gate_rows")}
     return replace(plan, **rows, output_rows=plan.output_rows.to(device))
 
 
 def some_first(mutants: Sequence[tuple[str, str]], ids: Sequence[str]) -> list[Any]:
-    """Mutants for a test: those after the third are for ``make test-deep``, as each runs a kernel
-    in Triton's interpreter.
+    """Return mutants as test parameters; those after the third only run in ``make test-deep``.
+
+    Each runs a kernel in Triton's interpreter.
     """
     return [
         pytest.param(*pair, id=name, marks=() if number < 3 else pytest.mark.slow)
@@ -151,7 +152,7 @@ def some_first(mutants: Sequence[tuple[str, str]], ids: Sequence[str]) -> list[A
 
 
 def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
-    """The same module with one piece of its source replaced."""
+    """Return a copy of the module with one piece of its source replaced."""
     assert module.__file__ is not None
     source = Path(module.__file__).read_text(encoding="utf-8")
     assert source.count(old) == 1, f"{old!r} is in {module.__name__} {source.count(old)} times"
@@ -161,7 +162,7 @@ def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     changed = importlib.util.module_from_spec(spec)
-    # Dataclasses look up their module.
+    # Dataclasses look up their module in ``sys.modules``.
     sys.modules[spec.name] = changed
     spec.loader.exec_module(changed)
     return changed
@@ -203,7 +204,7 @@ class _Arguments:
 
     def _fenced(self, tensor: Tensor) -> Tensor:
         storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-        # An index of -1 is to fall on a canary: two rows of it.
+        # Two rows on each side, so that an index of -1 hits a canary.
         rows = 2 * (tensor.stride(0) if tensor.dim() else 1) + 64
         canary = CANARY[tensor.is_floating_point()]
         size = storage.numel() + 2 * rows
@@ -218,7 +219,7 @@ class _Arguments:
 
 @contextmanager
 def _poisoned_results() -> Iterator[None]:
-    """Fill memory that torch hands out with NaN, or the largest integer."""
+    """Make torch fill newly allocated memory with NaN, or with the largest integer."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -239,13 +240,13 @@ def _assert_close(got: object, wanted: object, atol: float) -> None:
 
 
 def random(*shape: int) -> Tensor:
-    """Numbers that are the same for each shape, in float64."""
+    """Return float64 numbers that depend only on the shape."""
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def pool_of_layers(slots: int, shape: tuple[int, ...], read: Tensor) -> Tensor:
-    """[slots, *shape]: the second of three layers that lie slot by slot; NaN but for ``read``."""
+    """Return [slots, *shape], a view of the second of three layers; NaN except for ``read``."""
     layers = torch.full((slots, 3, *shape), float("nan"), dtype=torch.float64)
     layers[read, 1] = random(len(read), *shape)
     return layers[:, 1]

@@ -1,5 +1,4 @@
-"""Compiles every Triton kernel for a GPU that need not be there: run as a program, without the
-interpreter.
+"""Compile every Triton kernel for a GPU, without needing one; a program without the interpreter.
 
 The arguments are those of the tests, in three types.  Nothing is launched.
 """
@@ -52,13 +51,14 @@ ARGUMENTS: dict[str, tuple[list[Argument], int]] = {
     "alloc_decode": ([*test_page_allocation_triton.decode_arguments(16)], ALL),
     "copy_states": (test_state_copy_triton.arguments([1], [2]), ALL),
 }
-"""Of each operation, and how many of the first have the type of a model's weights; the others have
-that of states, which is never half precision.
+"""For each operation its arguments, and how many of the first have the type of a model's weights.
+
+The others have the type of states, which is never half precision.
 """
 
 
 def main() -> None:
-    """Compile the operations that are named, or all."""
+    """Compile the operations named on the command line, or all."""
     table = triton_kernels()
     forms = {
         name: vars(table)[name]
