@@ -1,6 +1,7 @@
-"""How private memory grows by a defect's work and by its twin's: ``python -m ... SLUG``, as JSON.
+"""Measure how private memory grows from a defect's work and from its healthy twin's.
 
-In a process with little else in it, so that the gaps in its heap are its own.
+``python -m tests.defects.private_growth SLUG`` prints JSON.  It is a separate process with few
+other objects, so that gaps in its heap are due to the measured work.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hybridbench.defects.omi6938_pinned_buffers import Messages
 from hybridbench.defects.vllm24264_unreleased_mappings import TransferBuffers
 from hybridbench.sampling.process import read_process_memory
 
-# A block a call, healthy twin and defect.
+# The work of the healthy twin and of the defect; each call makes one block.
 WORKS: dict[str, tuple[Callable[[], int], Callable[[], int]]] = {
     "state-row-view": (
         BatchedStates(copies=True).next_batch,
@@ -34,14 +35,14 @@ WORKS: dict[str, tuple[Callable[[], int], Callable[[], int]]] = {
 
 
 def grown(slug: str) -> dict[str, list[int]]:
-    """In this process: how private memory grows by 100 blocks of the twin, then of the defect.
+    """Measure, in this process, the growth from 100 blocks of the twin, then of the defect.
 
-    The middle one of three stretches: something small that the interpreter keeps may lie down in
-    the place of a buffer, once, and the next buffer then needs new heap.
+    The result is the median of three stretches, because a small object of the interpreter may once
+    occupy the place of a freed buffer, so that the next buffer needs new heap.
     """
     found = {}
     for name, block in zip(("twin", "defect"), WORKS[slug], strict=True):
-        # Queues are full, buffers are being read, and the gaps that were in the heap are used up.
+        # Warm up, until queues are full, buffers are in use, and gaps in the heap have been filled.
         for _ in range(400):
             block()
         stretches = [_stretch(block) for _ in range(3)]
@@ -50,7 +51,7 @@ def grown(slug: str) -> dict[str, list[int]]:
 
 
 def _stretch(block: Callable[[], int]) -> tuple[int, int]:
-    """What 100 blocks say they kept, and by how much private memory grew."""
+    """Return the bytes that 100 blocks report as kept, and the growth of private memory."""
     before = read_process_memory(os.getpid()).anon_swap_bytes
     kept = sum(block() for _ in range(100))
     return kept, read_process_memory(os.getpid()).anon_swap_bytes - before

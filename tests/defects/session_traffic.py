@@ -1,4 +1,4 @@
-"""Sessions on small engines, for the tests of the defects that concern them."""
+"""Sessions on small engines, for tests of defects in sessions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def paged_engine(page_size: int, **changes: Any) -> Engine:
 
 
 def open_with_turn(engine: Engine, session_id: str) -> None:
-    """A session that has had one turn and is idle."""
+    """Open a session that has had one turn and is idle."""
     engine.open_session(session_id)
     engine.submit(f"{session_id}-first", FIRST, LONG, session_id=session_id)
     run_to_idle(engine)
 
 
 def begin_turn(engine: Engine, session_id: str, steps: int = 3) -> str:
-    """A turn that has put some tokens out, and goes on."""
+    """Start a turn and run it until it has output some tokens; return its id."""
     rid = f"{session_id}-{engine.counters.requests_submitted}"
     engine.submit(rid, [30, 31, 32], LONG, session_id=session_id)
     for _ in range(steps):
@@ -37,14 +37,14 @@ def begin_turn(engine: Engine, session_id: str, steps: int = 3) -> str:
 
 
 def open_and_close(engine: Engine, count: int) -> None:
-    """So many short sessions."""
+    """Open and close ``count`` short sessions."""
     for index in range(count):
         open_with_turn(engine, f"s{index}")
         engine.close_session(f"s{index}")
 
 
 def retract_turn(engine: Engine, session_id: str, steps: int = 3) -> None:
-    """A turn that is pushed back once, goes on and ends."""
+    """Run a turn that is retracted once, resumes and ends."""
     begin_turn(engine, session_id, steps)
     engine.scheduler._retract_one()
     run_to_idle(engine)

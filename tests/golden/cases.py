@@ -1,4 +1,4 @@
-"""Records of which each has something else wrong, so that together they yield nearly every kind."""
+"""Records with one fault each, which together yield nearly every kind of finding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _LEAKING: Final = Run(duration_s=1200.0, leak_bytes_per_h=4000 * MB)
 
 
 def _short(**values: FloatArray | float) -> RunRecord:
-    """A healthy run of four minutes but for these series; ``__`` in a name stands for a dot."""
+    """Return a healthy four-minute run with these series; ``__`` in a name stands for a dot."""
     record = healthy_record(_SHORT)
     t = record.series["events.finishes"].t_s
     return with_series(
@@ -66,7 +66,7 @@ def _short(**values: FloatArray | float) -> RunRecord:
 
 
 def _wrong_answers() -> RunRecord:
-    """Eight answers of requests that had been retracted, as eight of ninety-two right ones had."""
+    """All eight wrong answers are of retracted requests, but only eight of the 92 right ones."""
     wrong = tuple(
         WrongAnswer(
             rid=f"r{index}",
@@ -95,7 +95,7 @@ def _wrong_answers() -> RunRecord:
 
 
 def _answers_not_given_again() -> RunRecord:
-    """A dozen answers of requests that had reused something, and one that rounding decided."""
+    """Twelve differing answers of requests with prefix hits, and one that is due to rounding."""
     wrong = (Differing(4, 210, 3.25, reused=True),) * 12
     so_far = Repeated(
         compared=900,
@@ -122,7 +122,7 @@ _T: Final = healthy_record(_SHORT).series["events.finishes"].t_s
 
 
 def _rests(**pools: Mapping[str, float]) -> RunRecord:
-    """A run whose only checkpoint is wrong."""
+    """Return a run whose only checkpoint has faults in ``pools``."""
     return with_checkpoints(_short(), [checkpoint(235.0, **pools)])
 
 
@@ -132,7 +132,7 @@ def _locks(count: int) -> RunRecord:
 
 
 def _closed_sessions() -> RunRecord:
-    """All sessions were closed, and each has kept its row."""
+    """All sessions were closed, but each kept its row."""
     rest = checkpoint(235.0, mamba={"session_held": 27.0})
     kept = msgspec.structs.replace(
         rest,
@@ -143,7 +143,7 @@ def _closed_sessions() -> RunRecord:
 
 
 def _in_use_at_rest() -> RunRecord:
-    """By its page a server has two more KV blocks in use after each abort in decode."""
+    """By its metrics page, a server has two more KV blocks in use after each abort in decode."""
     aborts = np.floor(np.maximum(_T - 20, 0) / 5.0)
     rests = [
         msgspec.structs.replace(
@@ -155,7 +155,7 @@ def _in_use_at_rest() -> RunRecord:
 
 
 def _slots_lost_by_closes() -> RunRecord:
-    """Three state slots for each closed session, with their numbers and last holders."""
+    """Each closed session loses three state slots, reported with numbers and last holders."""
     closes = np.floor(np.maximum(_T - 20, 0) / 10.0)
     rests = [checkpoint(at, mamba={"residual": n}) for at, n in ((60.0, 12.0), (180.0, 48.0))]
     violation = EngineViolation(
@@ -187,7 +187,7 @@ def _stalled() -> RunRecord:
 
 
 def _cycles(survives: float) -> RunRecord:
-    """Evicted nodes in reference cycles, of which a share survives a collection."""
+    """Evicted nodes are in reference cycles; the share ``survives`` survives a collection."""
     record = reference_cycles(healthy_record(_SHORT), "ballast")
     stray = record.series["instances.TreeNode.stray"]
     return with_series(
@@ -198,7 +198,7 @@ def _cycles(survives: float) -> RunRecord:
 
 
 def _cycles_of_reused_memory() -> RunRecord:
-    """Objects pile up, and the process as a whole does not grow."""
+    """Objects accumulate, but the process as a whole does not grow."""
     healthy = healthy_record(Run(duration_s=900.0, steady_s=90.0))
     cycles = reference_cycles(healthy, "ballast")
     return with_series(cycles, healthy.series["rss_anon_swap_bytes"])
@@ -240,7 +240,7 @@ def _hole() -> RunRecord:
 
 
 def _silent() -> RunRecord:
-    """The worker's own numbers are missing for half a minute; the kernel's go on."""
+    """The worker's own metrics are missing for half a minute; the kernel's continue."""
     record = _short(rss_bytes=700 * MB)
     kept = (_T < 100) | (_T > 130)
     return with_series(
@@ -269,7 +269,7 @@ def _uncovered() -> RunRecord:
 
 
 class _Unreadable(dict[str, Series]):
-    """Series of which one cannot be had: what reads it fails."""
+    """Series of which one raises an error when it is read."""
 
     def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
         if key == "oldest_request_s":
@@ -282,7 +282,7 @@ def _held(record: RunRecord, *thresholds: str) -> RunRecord:
 
 
 def _watched(leak: Leak, idle_s: float = 0.0) -> RunRecord:
-    """Ten minutes of a made-up server of one process."""
+    """Return ten minutes of a made-up server with one process."""
     roles = (leak.role,)
     return watched_run(Watched(7, idle_s=idle_s, roles=roles, names=0, leaks=(leak,)))
 
@@ -347,7 +347,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "cycles of reused memory": _cycles_of_reused_memory,
     "a table that only grows": _longer_at_every_rest,
     "an entry for each request": _entry_for_each_request,
-    # What probes saw of other people's processes.
+    # Processes of other programs, watched by probes.
     "a container of a watched process": lambda: _watched(Leak(), idle_s=60.0),
     "a container under traffic": lambda: _watched(Leak(event="refused", objects="")),
     "objects of a watched process": lambda: _watched(Leak(path=""), idle_s=60.0),
@@ -356,7 +356,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "bytes of a watched process": lambda: _watched(Leak(each=0, native_bytes=2e4), idle_s=60.0),
     "open files of a watched process": _never_closes,
     "a cache that fills": lambda: _watched(Leak(power=0.6, each=20.0, objects="")),
-    # Counts that cannot be.
+    # Impossible counts.
     "a count below zero": lambda: _short(pool__kv__protected=np.where(_T == 100.0, -2.0, 5.0)),
     "more free than exist": lambda: _short(
         pool__mamba__available=np.where(_T > 150.0, 65.0, 60.0), pool__mamba__total=64.0
@@ -378,7 +378,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
         "rss.wobble<3MiB",
     ),
     "no samples": lambda: RunRecord(healthy_record(_SHORT).manifest, {}, ()),
-    # The engine's own words.
+    # Violations that the engine reports itself.
     **{
         f"violation: {kind}": lambda kind=kind: _violation(kind)  # type: ignore[misc]
         for kind in (
@@ -412,7 +412,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "the log speaks of memory": lambda: with_events(
         _short(), EngineLog(_OUT_OF_MEMORY, 1, t_s=90.0)
     ),
-    # The run proves nothing, or less.
+    # Runs with too little evidence.
     "five samples": lambda: _samples("rss_anon_swap_bytes", slice(5)),
     "a path not taken": _uncovered,
     "valid requests refused": lambda: with_manifest(

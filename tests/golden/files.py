@@ -1,8 +1,8 @@
-"""The golden files: for each kind of finding, what the cases yield of it.
+"""The golden files: for each kind of finding, the findings that the cases yield.
 
     python -m tests.golden.files
 
-writes them anew; read the difference before you commit it.
+rewrites them; read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.golden.cases import CASES
 APPROVE: Final = "python -m tests.golden.files"
 FOLDER: Final = Path(__file__).parent / "findings"
 
-# By case, the findings of one kind in the order of the verdict.
+# For each case, the findings of one kind in the verdict's order.
 Found = Mapping[str, list[Mapping[str, JsonValue]]]
 
 
 def found_by_kind() -> Mapping[str, Found]:
-    """What judging every case yields, as it is stored in verdict.json."""
+    """Judge every case; return the findings as stored in verdict.json."""
     kinds: dict[str, dict[str, list[Mapping[str, JsonValue]]]] = {}
     for name, make in CASES.items():
         verdict = judge(make())
@@ -37,7 +37,7 @@ def found_by_kind() -> Mapping[str, Found]:
 
 
 def golden() -> Mapping[str, Found]:
-    """What was approved."""
+    """Return the approved findings."""
     return {
         path.stem.replace("_", " "): json.loads(path.read_text("utf-8"))
         for path in sorted(FOLDER.glob("*.json"))
@@ -45,7 +45,7 @@ def golden() -> Mapping[str, Found]:
 
 
 def approve() -> None:
-    """Take what is found now for right."""
+    """Approve the current findings."""
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.glob("*.json"):
         path.unlink()

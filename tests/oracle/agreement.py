@@ -1,4 +1,4 @@
-"""How far a model is from one of transformers, every way a token can be computed."""
+"""Measure how far a model's logits are from transformers', for every way to compute a token."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Look: TypeAlias = Callable[[Stepper, Running, list[int]], None]
 
 
 def texts(vocab: int) -> list[list[int]]:
-    """Some texts, each of a length of its own."""
+    """Return texts of different lengths."""
     rng = np.random.default_rng(7)
     return [rng.integers(0, vocab, length + DECODE_STEPS).tolist() for length in LENGTHS]
 
 
 def set_frequencies(rotary: Any, config: Any) -> None:
-    """Compute the frequencies of a model of transformers again, in what float32 means by now."""
+    """Recompute a transformers model's rotary frequencies, with ``torch.float32`` as patched."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     of_type = ROPE_INIT_FUNCTIONS.get(rotary.rope_type, rotary.compute_default_rope_parameters)
@@ -35,7 +35,7 @@ def set_frequencies(rotary: Any, config: Any) -> None:
 
 
 class Agreement:
-    """Runs a checkpoint of ours beside logits [T, vocab] of each text, and notes differences."""
+    """Runs a checkpoint, and records differences from each text's expected logits [T, vocab]."""
 
     def __init__(self, path: Path, expected: Sequence[Tensor], dtype: torch.dtype) -> None:
         self._model = load_model(path, dtype, "cpu")
@@ -44,9 +44,9 @@ class Agreement:
         self.differences: list[float] = []
 
     def run(self, look: Look | None = None) -> None:
-        """Prefill at once and in odd pieces, decode, and a prefix computed by another request.
+        """Prefill at once and in odd pieces, decode, and reuse a prefix of another request.
 
-        ``look`` is shown requests with the text that they have computed so far.
+        ``look`` is called with requests and the text that they have computed so far.
         """
         stepper = Stepper(self._model, seed=1)
         requests = [stepper.start() for _ in LENGTHS]

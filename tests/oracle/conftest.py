@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import sys
 
-# With fla importable, transformers sends CPU tensors to GPU kernels; None makes its import fail.
+# If fla can be imported, transformers passes CPU tensors to its GPU kernels; None prevents that.
 sys.modules["fla"] = None  # type: ignore[assignment]

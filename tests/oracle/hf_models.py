@@ -1,4 +1,4 @@
-"""Tiny Qwen3-Next and Qwen3.5 checkpoints made and run by transformers, the oracle of the model."""
+"""Tiny Qwen3-Next and Qwen3.5 checkpoints made and run by transformers, as oracles."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [1],
         "shared_expert_intermediate_size": 40,
         "linear_conv_kernel_dim": 3,
-        # Seven channels, so that eight are rotated.
+        # A rotary dimension of seven: its four frequencies rotate eight channels.
         **_rope(500000.0, 0.45),
     },
     "ratio-4": {
@@ -100,7 +100,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 20,
         "num_experts": 7,
         "num_experts_per_tok": 3,
-        # Positions of a text are equal in all three sections.
+        # For text, positions are equal in all three sections.
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,
@@ -130,20 +130,20 @@ _VISION: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Oracle:
-    """A transformers model and the directory it was saved to."""
+    """A transformers model and the directory to which it was saved."""
 
     model: PreTrainedModel
     path: Path
 
     @torch.inference_mode()
     def logits(self, tokens: list[int]) -> Tensor:
-        """[T, vocab] of one forward over all ``tokens``."""
+        """Return logits [T, vocab] of one forward pass over all ``tokens``."""
         output: Tensor = self.model(torch.tensor([tokens]), use_cache=False).logits[0]
         return output
 
     @torch.inference_mode()
     def stepped_logits(self, tokens: list[int]) -> Tensor:
-        """The same, one token at a time; the difference is the oracle's own noise."""
+        """Return the same, computed token by token; the difference is the oracle's own noise."""
         cache = None
         rows = []
         for token in tokens:
@@ -154,7 +154,7 @@ class Oracle:
 
     @torch.inference_mode()
     def states(self, tokens: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
-        """Conv window [D, K-1] and recurrent state [HV, K, V] after ``tokens``, by linear layer."""
+        """Return conv window [D, K-1] and state [HV, K, V] after ``tokens``, by linear layer."""
         cache = self.model(torch.tensor([tokens]), use_cache=True).past_key_values
         config = self.model.config.get_text_config()
         width = config.linear_conv_kernel_dim - 1
@@ -169,12 +169,12 @@ class Oracle:
 
 
 def make_oracle(shape: str, directory: Path, seed: int = 0) -> Oracle:
-    """A random model of that shape, saved to ``directory``.
+    """Make a random model of a shape in ``SHAPES`` and save it to ``directory``.
 
-    The library starts norms at identity and decays at a constant, which hides errors of sign and
-    offset; here they are random.
+    transformers initialises norms to identity and decays to a constant, which would hide errors of
+    sign and offset; here they are random.
     """
-    # Loading it takes seconds and a hundred thousand objects: only who runs these tests pays.
+    # Imported here, because it takes seconds and a hundred thousand objects.
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Models with Mamba2 layers in transformers: random weights, logits, and what their caches hold."""
+"""Models with Mamba2 layers in transformers: random weights, logits and cache contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def randomise(model: PreTrainedModel) -> None:
-    """Every parameter, so that none is left where it does not show."""
+    """Randomise every parameter, so that none has a value that hides errors."""
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name.endswith(("norm.weight", "norm_f.weight", ".D")):
@@ -35,7 +35,7 @@ def randomise(model: PreTrainedModel) -> None:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Transformers computes norms, scans and routing in float32 whatever it is asked; here not."""
+    """Make transformers compute norms, scans and routing in float64; by default it uses float32."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "float", torch.Tensor.double)
         patch.setattr(torch, "float32", torch.float64)
@@ -45,14 +45,14 @@ def exact() -> Iterator[None]:
 
 @torch.inference_mode()
 def logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
-    """[T, vocab]."""
+    """Return logits [T, vocab]."""
     output: Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0]
     return output
 
 
 @torch.inference_mode()
 def cached(model: PreTrainedModel, tokens: list[int], conv_kernel: int) -> list[Tensor]:
-    """What the layers hold after ``tokens``, in the order of ``_held``."""
+    """Return the layers' cache contents after ``tokens``, in the order of ``_held``."""
     from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
     layers = model(torch.tensor([tokens]), use_cache=True).past_key_values.layers
@@ -68,13 +68,13 @@ def cached(model: PreTrainedModel, tokens: list[int], conv_kernel: int) -> list[
 
 
 def _only(batch: Tensor | None) -> Tensor:
-    """The one request of a batch."""
+    """Return the only request of a batch."""
     assert batch is not None
     return batch[0]
 
 
 def at_cached(expected: Callable[[list[int]], list[Tensor]], most: float) -> Look:
-    """Compares states, and keys and values, with ``expected`` of the text computed so far."""
+    """Return a ``Look`` that compares states, keys and values with ``expected``."""
 
     def look(stepper: Stepper, request: Running, text: list[int]) -> None:
         for ours, theirs in zip(_held(stepper, request), expected(text), strict=True):
@@ -85,7 +85,7 @@ def at_cached(expected: Callable[[list[int]], list[Tensor]], most: float) -> Loo
 
 
 def _held(stepper: Stepper, request: Running) -> Iterator[Tensor]:
-    """Conv windows [D, K-1] and recurrent states [H, P, N], then keys and values [T, heads, hd]."""
+    """Yield conv windows [D, K-1] and states [H, P, N], then keys and values [T, heads, hd]."""
     config = stepper.model.config
     for layer in config.linear_layer_ids:
         yield from stepper.layer_state(layer, request)
