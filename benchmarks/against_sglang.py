@@ -174,7 +174,7 @@ class _OtherProcess:
             pass
         if not line:
             raise UsageError(
-                f"{self._python}: the sglang process there has ended; its last words are "
+                f"{self._python}: its sglang process has ended; its last output is "
                 "above. docs/explanation/benchmarks.md says what it must be able to import."
             )
         answer: dict[str, object] = json.loads(line)
@@ -234,12 +234,12 @@ def _hit_rate(blocks: tuple[Block, ...]) -> float:
 def main(
     python: Annotated[str, typer.Argument(help="An interpreter that can import sglang.")],
     turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
-    blocks: Annotated[int, typer.Option(min=1, help="How often the two take turns.")] = 10,
+    blocks: Annotated[int, typer.Option(min=1, help="Number of blocks per cache.")] = 10,
 ) -> None:
     """Our prefix caches compared with those of a released sglang, on the same conversations."""
     typer.echo(
         f"microseconds inside cache calls, medians; {turns} turns in {blocks} blocks on each side, "
-        "taken in turns; one thread each"
+        "alternating; one thread each"
     )
     head = "".join(f"{kind:>8}" for kind in KINDS)
     typer.echo(f"{'cache, page size':{_NAME}} {'':14}{head}  a turn (least to most block)")

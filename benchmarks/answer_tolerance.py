@@ -199,10 +199,10 @@ def main(
         list[str] | None, typer.Argument(help="Default: one of each family.")
     ] = None,
     way: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(WAYS)}; repeatable.  Default: all.")
+        list[str] | None, typer.Option(help=f"Any of {', '.join(WAYS)}; repeatable.  Default: all.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the engine runs: cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of weights and activations.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Data type of weights and activations.")] = "float32",
     requests: Annotated[int, typer.Option(min=1, help="Requests of each recording.")] = 250,
     seeds: Annotated[int, typer.Option(min=1, help="Recordings of each preset and way.")] = 2,
     processes: Annotated[int, typer.Option(min=1, help="Recordings at a time.")] = 2,
@@ -212,7 +212,7 @@ def main(
 ) -> None:
     """How far rounding moves the logits of healthy engines; one line for each model family."""
     if unknown := sorted(set(way or ()) - set(WAYS)):
-        raise typer.BadParameter(f"none of {', '.join(WAYS)}: {', '.join(unknown)}")
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; choose from {', '.join(WAYS)}")
     jobs = [
         (preset, scheduled, seed, requests, device, dtype)
         for seed in range(seeds)

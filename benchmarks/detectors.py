@@ -243,10 +243,10 @@ def main(
     traces: Annotated[int, typer.Option(min=1, help="Traces of each kind.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first trace of each kind.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
-    kinds: Annotated[bool, typer.Option("--kinds", help="This analysis kind by kind too.")] = False,
+    kinds: Annotated[bool, typer.Option("--kinds", help="Also print each kind's results.")] = False,
     corpus: Annotated[str, typer.Option(help=f"One of {', '.join(CORPORA)}.")] = "curves",
     small: Annotated[
-        bool, typer.Option("--small", help="Of small processes, over half a day to two weeks.")
+        bool, typer.Option("--small", help="Small processes, over half a day to two weeks.")
     ] = False,
 ) -> None:
     """The analysis against lines, ranks and rules of thumb, on labelled traces of memory.
@@ -256,7 +256,9 @@ def main(
     none gets a steady event.
     """
     if corpus not in CORPORA:
-        raise typer.BadParameter(f"{corpus} is none of {', '.join(CORPORA)}", param_hint="--corpus")
+        raise typer.BadParameter(
+            f"{corpus} is unknown; one of {', '.join(CORPORA)}", param_hint="--corpus"
+        )
     answers = judge_corpus(traces, seed, jobs, corpus, small=small)
     table = rows(answers)
     typer.echo(

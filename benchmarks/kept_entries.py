@@ -56,7 +56,7 @@ class _Answer:
 def main(
     runs: Annotated[int, typer.Option(help="Healthy runs.")] = 300,
     leaking: Annotated[int, typer.Option(help="Runs for each leak.")] = 40,
-    seed: Annotated[int, typer.Option(help="Of the first run.")] = 640_000,
+    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = 640_000,
     names: Annotated[int, typer.Option(help="Containers, and types, of each process.")] = 300,
 ) -> None:
     """How many watched runs are called a leak, and how many leaks are found."""

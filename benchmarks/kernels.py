@@ -255,7 +255,7 @@ def main(
     compile_for: Annotated[
         str | None,
         typer.Option(
-            help="Only compile the Triton kernels for this GPU, which need not be there: "
+            help="Only compile the Triton kernels for this GPU (none is needed): "
             f"{' or '.join(TARGETS)}."
         ),
     ] = None,

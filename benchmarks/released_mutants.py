@@ -167,11 +167,11 @@ class Copy:
 
 
 def main(
-    out: Annotated[Path, typer.Argument(help="Directory for the runs; what it has is kept.")],
+    out: Annotated[Path, typer.Argument(help="Directory for the runs; finished ones are reused.")],
     targets: Annotated[Path, typer.Option(help="Folder of the prepared targets.")],
     target: Annotated[str, typer.Option(help="The release.")] = "sglang-cache==0.5.13",
-    sample: Annotated[int, typer.Option(help="Statements to take out.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="Of the sample.")] = 1,
+    sample: Annotated[int, typer.Option(help="Statements to remove.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 1,
     seconds: Annotated[int, typer.Option(help="Traffic of each soak.", min=30)] = 60,
     jobs: Annotated[int, typer.Option(help="Soaks at a time.", min=1)] = 2,
 ) -> None:

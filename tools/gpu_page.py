@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--budget-s", type=int, default=480, metavar="N", help="seconds for everything")
     add("--out", type=Path, default=PAGES, metavar="DIR", help="where the page is written")
     add("--wheels", type=Path, metavar="DIR", help="wheels of packages that may be missing")
-    add("--commit", default="", help="of this checkout, where git cannot say it")
+    add("--commit", default="", help="commit of this checkout, if git is not available")
     add("--scratch", type=Path, metavar="DIR", help="keep runs and outputs in this new folder")
     add("--dry-run", action="store_true", help="print the commands and a page of made-up results")
     given = parser.parse_args(arguments)

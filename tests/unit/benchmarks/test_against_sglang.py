@@ -93,7 +93,7 @@ def test_a_tree_that_the_release_lacks_is_named_and_the_others_are_compared(
 def test_a_process_that_falls_is_one_sentence(tmp_path: Path) -> None:
     python = _program(tmp_path, "#!{python}\nraise SystemExit('no sglang here')\n")
 
-    with pytest.raises(UsageError, match="the sglang process there has ended"):
+    with pytest.raises(UsageError, match="its sglang process has ended"):
         bench_against(python, Case("full", 1), turns=10, blocks=1, warm_up_turns=0, pattern=SMALL)
 
 
