@@ -43,6 +43,8 @@ _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
 }
 # The same, but with no pool or no count at checkpoints that could confirm them.
 _HELD_WITHOUT_POOL: Final = (WAITING_VIOLATION, "ended-held", "unanswered")
+# Of checks without a pool that concern more than the engine.
+_SUBJECTS: Final = {"unanswered": "requests without an answer"}
 
 _FRONT_END: Final = "front_end"
 _STDERR_LINES = 5
@@ -378,7 +380,7 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
             last_s=events[-1].t_s,
         ),
         VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
-        pool_words(pool) if pool else "engine",
+        pool_words(pool) if pool else _SUBJECTS.get(kind, "engine"),
         since_s=events[0].t_s,
     )
 
