@@ -68,6 +68,7 @@ class MambaRadixCache(PrefixTree):
         self.mamba_pool = rows.mamba_pool
         self.mamba_allocator = rows.mamba_allocator
         self._start_order()
+        self._needless_state_refusals = 0
         self.enable_mamba_extra_buffer = params.enable_mamba_extra_buffer
         self.mamba_cache_chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
 
@@ -247,6 +248,7 @@ class MambaRadixCache(PrefixTree):
         check_same(leaves, {n.id for n in self.full_lru_list.evictable()}, "evictable leaves")
         unlocked = {n.id for n in nodes if n.mamba_value is not None and n.mamba_lock_ref == 0}
         check_same(unlocked, {n.id for n in self.mamba_lru_list.evictable()}, "evictable states")
+        check_refusals(self._needless_state_refusals)
         for node in nodes:
             if not (node.children or node.full_lock_ref or self._is_wanted(node)):
                 raise CacheSanityError("a leaf without a state", [node.id])
@@ -353,8 +355,11 @@ class MambaRadixCache(PrefixTree):
         """Allocate one slot for ``owner``, evicting a state if necessary; None if that fails."""
         slots = self.mamba_allocator.alloc(1, owner)
         if slots is None:
+            evictable = self.mamba_evictable_size_
             self.evict_mamba(1)
             slots = self.mamba_allocator.alloc(1, owner)
+            evicted = evictable - self.mamba_evictable_size_
+            self._needless_state_refusals += slots is None and evictable > 0 and not evicted
         return None if slots is None else slots[0]
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
@@ -575,3 +580,12 @@ def check_same(walked: set[int], listed: set[int], name: str) -> None:
     """Raise CacheSanityError, naming the nodes in only one of the sets, unless they are equal."""
     if walked != listed:
         raise CacheSanityError(f"{name}: not what the tree says", sorted(walked ^ listed))
+
+
+def check_refusals(needless: int) -> None:
+    """Raise CacheSanityError if state slots were refused and nothing evictable was evicted."""
+    if needless:
+        raise CacheSanityError(
+            f"{needless} state slot(s) were refused although states without a lock could have been "
+            "evicted"
+        )

@@ -25,7 +25,7 @@ from hybridbench.engine.cache.base import (
     MatchResult,
 )
 from hybridbench.engine.cache.lru import LIST_ENDS, MambaLRUList
-from hybridbench.engine.cache.mamba_radix_cache import check_same, hybrid_rows
+from hybridbench.engine.cache.mamba_radix_cache import check_refusals, check_same, hybrid_rows
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
 from hybridbench.engine.lineage import joined
@@ -58,6 +58,7 @@ class MambaComponent(TreeComponent):
         self._page_size = params.page_size
         self._chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
         self._tracked = params.enable_mamba_extra_buffer
+        self._needless_refusals = 0
         self._start()
 
     def evictable_size(self) -> int:
@@ -213,6 +214,7 @@ class MambaComponent(TreeComponent):
         check_same(with_state, {node.id for node in self.lru_list}, "mamba list")
         unlocked = {n.id for n in nodes if n.mamba_value is not None and not n.mamba_lock_ref}
         check_same(unlocked, {n.id for n in self.lru_list.evictable()}, "evictable states")
+        check_refusals(self._needless_refusals)
         for node in nodes:
             if node.mamba_value is None and node.mamba_lock_ref:
                 raise CacheSanityError("a lock on a state that is gone", [node.id])
@@ -271,8 +273,11 @@ class MambaComponent(TreeComponent):
         """Allocate one slot for ``owner``, evicting a state if necessary; None if that fails."""
         slots = self._allocator.alloc(1, owner)
         if slots is None:
+            evictable = self._evictable
             tree.evict(EvictParams(mamba_num=1))
             slots = self._allocator.alloc(1, owner)
+            evicted = evictable - self._evictable
+            self._needless_refusals += slots is None and evictable > 0 and not evicted
         return None if slots is None else slots[0]
 
     def _start(self) -> None:

@@ -9,8 +9,21 @@ from typing import Protocol
 
 import pytest
 
-from hybridbench.engine.cache.base import CacheSanityError, EvictParams, EvictResult
-from tests.unit.engine.cache.trees import HybridTree, prefixes, state_order, tokens_in
+from hybridbench.engine.cache.base import (
+    CacheSanityError,
+    EvictParams,
+    EvictResult,
+    MatchPrefixParams,
+)
+from hybridbench.engine.cache.radix_key import RadixKey
+from tests.unit.engine.cache.trees import (
+    HybridTree,
+    TreeReq,
+    UnifiedHybridTree,
+    prefixes,
+    state_order,
+    tokens_in,
+)
 
 
 def test_kv_is_evicted_leaf_by_leaf_oldest_first() -> None:
@@ -245,3 +258,27 @@ def lines_run_by_an_eviction(nodes: int) -> int:
 
 def test_an_eviction_looks_at_no_node_that_cannot_go() -> None:
     assert lines_run_by_an_eviction(nodes=1_000) == lines_run_by_an_eviction(nodes=100)
+
+
+@pytest.mark.parametrize("make", [HybridTree, UnifiedHybridTree])
+def test_a_state_slot_refused_although_a_state_could_be_evicted_is_found(
+    make: type[HybridTree | UnifiedHybridTree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = make(mamba_slots=3)
+    for ids in ([1, 2], [3, 4], [5, 6]):
+        tree.insert(ids)
+
+    def hit() -> int:
+        req = TreeReq("r", [1, 2, 9])
+        params = MatchPrefixParams(RadixKey([1, 2]), cow_mamba=True, req=req)
+        return len(tree.cache.match_prefix(params).device_indices)
+
+    assert hit() == 2  # the copy takes the slot of [3, 4]
+    tree.cache.sanity_check()
+
+    for name in {"evict", "evict_mamba"} & set(dir(tree.cache)):
+        monkeypatch.setattr(tree.cache, name, lambda *_: EvictResult(0, 0))
+    assert hit() == 0
+
+    with pytest.raises(CacheSanityError, match=r"1 state slot.* refused although"):
+        tree.cache.sanity_check()
