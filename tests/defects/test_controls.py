@@ -1,4 +1,4 @@
-"""Controls do what they say on a small engine, and leave its tokens and its pools alone."""
+"""Controls behave as described on a small engine, and change neither its tokens nor its pools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def served(engine: Engine) -> list[list[int]]:
 
 
 class Counted:
-    """As much of an engine as side work looks at."""
+    """The part of an engine that side work uses."""
 
     def __init__(self) -> None:
         self.is_steady = True
@@ -65,7 +65,7 @@ def test_expired_pairs_are_garbage_for_the_collector_and_the_kept_ones_are_not()
     finally:
         gc.enable()
 
-    # A hundred requests' pairs are over; each is two objects, and what hangs on them.
+    # The pairs of a hundred requests have expired: two objects each, and whatever those refer to.
     assert collected >= 2 * 100 * healthy_sawtooth.PAIRS_PER_REQUEST
     assert len(work._kept) == healthy_sawtooth.PAIRS_KEPT
 

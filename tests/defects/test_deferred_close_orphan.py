@@ -1,4 +1,4 @@
-"""sglang#27024 in a whole engine: a close during a turn never comes."""
+"""sglang#27024 in a whole engine: a session closed during a turn is never closed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_with_the_defect_each_such_session_stays_with_all_it_holds() -> None:
     assert engine.containers()["sessions"] == 3
     stats = engine.pool_stats()
     assert (stats["mamba"].session_held, stats["req"].session_held) == (3, 3)
-    # Every slot has a holder: no sum shows it.
+    # Every slot has a holder, so no sum shows the leak.
     assert_nothing_lost(engine)
 
 

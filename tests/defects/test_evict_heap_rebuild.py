@@ -1,4 +1,4 @@
-"""sglang#38454 in a whole engine: the same victims, at the price of a look at every leaf."""
+"""sglang#38454 in a whole engine: the same victims, but each eviction looks at every leaf."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine_of(kind: str, kv_tokens: int) -> Engine:
 
 
 def short_prompts(engine: Engine, requests: int) -> None:
-    """Unique prompts of eight tokens, one after the other, until the pool has long been full."""
+    """Serve unique prompts of eight tokens, one after the other."""
     rng = random.Random(5)
     params = SamplingParams(max_new_tokens=1, ignore_eos=True)
     for index in range(requests):
@@ -36,7 +36,7 @@ def short_prompts(engine: Engine, requests: int) -> None:
 
 
 def leaves_looked_at(kind: str, kv_tokens: int) -> float:
-    """Leaves that one eviction puts in its heap, on average."""
+    """Return the average number of leaves that an eviction puts in its heap."""
     TRUTH.clear()
     with injected(DEFECT):
         engine = engine_of(kind, kv_tokens)

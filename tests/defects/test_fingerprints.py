@@ -1,4 +1,4 @@
-"""A defect stays what it was: the methods it replaces are those it was written against."""
+"""Each defect still replaces the methods that it was written against."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PINNED_PYTHON = (3, 11)
 @pytest.mark.skipif(sys.version_info[:2] != PINNED_PYTHON, reason="byte code differs by version")
 def test_the_healthy_methods_are_unchanged(defect: Defect) -> None:
     for patch in defect.patches:
-        # After a change: see that the defect still does what it says, then store the new value.
+        # After a change, check that the defect still works as described, then store the new value.
         assert fingerprint_of(healthy_method(patch)) == patch.fingerprint, patch.method
 
 

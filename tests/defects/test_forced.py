@@ -1,4 +1,4 @@
-"""Forced paths in a whole engine: they are taken, change no token and lose no slot."""
+"""Forced paths in a whole engine: each is taken, changes no token and loses no slot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_profile_can_force_every_path_there_is() -> None:
 def test_a_forced_path_is_taken_and_changes_no_token(path: str, engine: str) -> None:
     forced = ForcedPaths({path: OFTEN[path]}, seed=3)
     with forced.applied():
-        # A real copier gets no processor on a crowded machine, and the program counts steps.
+        # The program counts steps, and on a busy machine a real copier thread may not run in time.
         copies = ChosenTransfers(cycle((0, 2, 1))) if engine == "host" else None
         made = make_engine(transfers=copies, **ENGINES[engine])
         program = EngineProgram(made, random.Random(5))
@@ -78,7 +78,7 @@ def test_all_paths_together_change_no_token_of_a_session_either() -> None:
 
 
 def serve(engine: Engine) -> list[str]:
-    """The reasons of those that were aborted."""
+    """Serve twelve requests; return the reasons of those that were aborted."""
     for index in range(12):
         prompt = [index, *range(1, 12)]
         engine.submit(f"r{index}", prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
@@ -102,7 +102,7 @@ def test_a_forced_abort_says_who_asked_for_it() -> None:
         reasons = serve(make_engine())
 
     assert set(reasons) == {ABORT_MESSAGE}
-    # Some end by themselves with the step in which they were asked to.
+    # Some finish in the very step in which their abort was requested.
     assert len(reasons) <= forced.counts()["forced_abort_decode"]
 
 

@@ -1,4 +1,4 @@
-"""sglang#27256 in a whole engine: what a group of frees gave back is given back again."""
+"""sglang#27256 in a whole engine: pages freed by a group are freed again later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAKERS = {"hybrid": make_engine, "attention": make_attention_engine, "windows": 
 
 
 def serve(engine: Engine, requests: int = 6) -> None:
-    """Equal prompts, so that what each but the first has computed is a duplicate and is freed."""
+    """Serve equal prompts: all but the first compute duplicates, which are freed."""
     for index in range(requests):
         engine.submit(f"r{index}", [1, 2, 3, 4, 5], PARAMS)
     run_to_idle(engine)

@@ -1,4 +1,4 @@
-"""sglang#35936 in a whole engine: the client leaves and its request runs on for nobody."""
+"""sglang#35936 in a whole engine: after a disconnect, a request runs on without a reader."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
 
 
 def leave(engine: Engine, leavers: int = 2) -> int:
-    """Four requests decode; after some tokens the clients of the first ``leavers`` go away.
+    """Start four requests, then disconnect the clients of the first ``leavers``.
 
     Returns:
-        Requests without a client after the next step.
+        The number of requests without a client after the next step.
     """
     for index in range(4):
         engine.submit(f"r{index}", [1, 2, index], LONG)
@@ -25,7 +25,7 @@ def leave(engine: Engine, leavers: int = 2) -> int:
     assert engine.liveness().requests_without_client == 0
     for index in range(leavers):
         assert engine.disconnect(f"r{index}")
-    # They have been asked to end, or so one should think.
+    # A healthy engine aborts their requests in this step.
     engine.step()
     return engine.liveness().requests_without_client
 
@@ -56,10 +56,10 @@ def test_with_the_defect_each_disconnect_leaves_a_request_that_runs_to_its_limit
     assert TRUTH.counts() == {
         "disconnects": 2,
         "ghosts": 2,
-        # Less the one of the step between the disconnect and the count.
+        # ``tokens`` already includes one per ghost, from the step after the disconnect.
         "tokens_for_nobody_at_most": (4 * 30 - tokens) // 2 + 2,
     }
-    # Nothing is lost in the end: neither entries nor slots show it.
+    # Nothing is lost in the end, so neither entries nor slots show the defect.
     assert engine.containers()["front_end"] == 0
     assert_idle_and_clean(engine)
 

@@ -1,4 +1,4 @@
-"""sglang#27256 in a whole engine: states that the tree evicts go to a list that nobody reads."""
+"""sglang#27256 in a whole engine: states that the tree evicts go to an unused free list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMS = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
 
 def chats(cache: str, kv_tokens: int) -> Engine:
-    """Distinct prompts over a KV pool that makes the tree evict."""
+    """Serve distinct prompts; with a small KV pool, the tree must evict."""
     engine = make_engine(cache=cache, kv_tokens=kv_tokens, mamba_slots=64, check_fatal=False)
     for index in range(12):
         engine.submit(f"r{index}", [index, *range(1, 12)], PARAMS)

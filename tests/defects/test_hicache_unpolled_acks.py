@@ -1,4 +1,4 @@
-"""sglang#20049 in a whole engine: locks of writes stay until the next prefill."""
+"""sglang#20049 in a whole engine: written nodes stay locked until the next prefill."""
 
 from __future__ import annotations
 

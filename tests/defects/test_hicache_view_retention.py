@@ -1,4 +1,4 @@
-"""sglang#21624 in a whole engine: nodes keep the free lists that their slots were taken from."""
+"""sglang#21624 in a whole engine: nodes keep alive the free lists that their slots came from."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PARAMS = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
 @pytest.fixture(autouse=True)
 def counts_of_this_test() -> None:
-    # Engines of other tests are full of cycles, and keep what they kept until they are collected.
+    # Other tests' engines are full of cycles, and keep free lists alive until they are collected.
     gc.collect()
     assert KEPT.kept_bytes == 0
     DEFECT.truth.clear()
 
 
 def fill(host_ratio: float, prompts: int) -> Iterator[Engine]:
-    """An engine after each of ``prompts`` new prompts, for each of which storage is asked."""
+    """Yield the engine after each of ``prompts`` new prompts; each queries the storage."""
     engine = make_attention_engine(
         4,
         kv_tokens=64,
@@ -48,7 +48,7 @@ def fill(host_ratio: float, prompts: int) -> Iterator[Engine]:
 
 
 def storages(engine: Engine) -> dict[int, int]:
-    """Bytes of the arrays that nodes keep by host slots, by address."""
+    """Sizes in bytes, by id, of the arrays that nodes keep alive through slices of host slots."""
     values = [node.host_value for node in engine.pools.tree_cache.iter_nodes()]
     bases = [value.base for value in values if value is not None and value.base is not None]
     return {id(base): base.nbytes for base in bases}
@@ -69,7 +69,7 @@ def test_with_the_defect_each_new_prefix_keeps_a_free_list_and_the_truth_counts_
 
         assert len(kept) > 20
         assert sum(kept.values()) == KEPT.kept_bytes
-        # The list is shorter by what the nodes have taken.
+        # The free list shrinks as nodes take slots from it.
         assert min(kept.values()) > 0.8 * 8 * engine.pools.host_allocator.size
         assert_idle_and_clean(engine)
 

@@ -1,4 +1,4 @@
-"""sglang#23696 in a whole engine: the host gives up what a load reads, and the engine says so."""
+"""sglang#23696 in a whole engine: the host evicts nodes during a load; the engine reports it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = range(5)
 
 
 def chats(seed: int, host_ratio: float = 0.5) -> EngineProgram:
-    """Random turns over small pools; a transfer ends up to eight polls after its start."""
+    """Return a random program over small pools; a transfer ends within eight polls of its start."""
     rng = random.Random(seed)
     engine = make_engine(
         kv_tokens=180,

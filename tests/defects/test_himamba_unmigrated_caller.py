@@ -1,4 +1,4 @@
-"""sglang#27256 in a whole engine: the load from the host asks the pool, which has no free list."""
+"""sglang#27256 in a whole engine: host loads query the state pool, which has no free list."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PARAMS = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
 
 def return_to_the_first(cache: str = "radix") -> Engine:
-    """More prompts than the device holds, then one that goes on from the first: the host has it."""
-    # A real copier gets no processor on a crowded machine, and what waits for it counts steps.
+    """Serve more prompts than the device holds, then extend the first, which only the host has."""
+    # Waiting is counted in steps, and on a busy machine a real copier thread may not run in time.
     transfers = ChosenTransfers(cycle((0, 2, 1)))
     engine = make_engine(cache=cache, kv_tokens=80, hicache=HiCache(ratio=4.0), transfers=transfers)
     prompts = [[index, *range(1, 20)] for index in range(8)]

@@ -1,4 +1,4 @@
-"""sglang#13501 in a whole engine: what early prefetches leave unfilled goes back twice."""
+"""sglang#13501 in a whole engine: the unfilled tail of an early prefetch is released twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counts_of_this_test() -> None:
 
 
 def chats(policy: PrefetchPolicy, *, check_owners: bool = True) -> Engine:
-    """Texts by turns over a host pool for two; the storage moves a page between two steps."""
+    """Alternate four texts over a host pool for two; storage moves one page between steps."""
     engine = make_attention_engine(
         4,
         kv_tokens=64,

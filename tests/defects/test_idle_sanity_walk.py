@@ -1,4 +1,4 @@
-"""sglang#26796 in a whole engine: the same tokens and tree, and a walk whenever it is idle."""
+"""sglang#26796 in a whole engine: same tokens and tree, but a tree walk whenever it is idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def engine_of(kind: str) -> Engine:
 
 
 def serve(engine: Engine, requests: int) -> None:
-    """Unique prompts of eight tokens, one after the other."""
+    """Serve unique prompts of eight tokens, one after the other."""
     rng = random.Random(5)
     for index in range(requests):
         engine.submit(f"r{index}", [rng.randrange(48) for _ in range(8)], PARAMS)

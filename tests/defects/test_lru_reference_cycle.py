@@ -1,4 +1,4 @@
-"""sglang#25770 in a whole engine: healthy nodes die by themselves, defective ones pile up."""
+"""sglang#25770 in a whole engine: evicted nodes are freed, or with the defect pile up."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.builders import (
     tree_nodes,
 )
 
-# Nodes of engines that other tests keep.
+# Nodes of engines that other tests keep alive.
 EARLIER: list[TreeNode] = []
 
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """Only reference counts free anything while a test counts nodes."""
+    """Disable the collector, so that only reference counting frees nodes during a test."""
     gc.collect()
     gc.disable()
     EARLIER.extend(tree_nodes())
@@ -51,20 +51,20 @@ def start_counting() -> None:
 
 
 def stray_nodes(engine: Engine) -> int:
-    """Live tree nodes that the engine cannot reach as part of its tree."""
+    """Return the number of live tree nodes that are not in the engine's tree."""
     live = len(tree_nodes()) - len(EARLIER)
     _, expected = engine.reference_counted_classes()["TreeNode"]
     return live - expected
 
 
 def churn(make: Callable[..., Engine] = make_engine, **changes: Any) -> tuple[Engine, int]:
-    """An engine after the chats, and its strays beyond what was there before it."""
+    """Serve chats; return the engine and its number of stray nodes."""
     engine = make(**{"mamba_slots": 10, "kv_tokens": 400, **changes})
     chat(engine, 40)
     return engine, stray_nodes(engine)
 
 
-# The caches that have list classes of their own, by the defect that is in these alone.
+# The caches with their own list classes, by the slug of the defect that affects only them.
 WINDOWS = {"kv_tokens": 300, "swa_full_tokens_ratio": 0.5}
 CACHES: dict[str, Callable[[], tuple[Engine, int]]] = {
     IN_MAMBA_LISTS.slug: churn,
@@ -123,7 +123,7 @@ def test_the_truth_is_how_many_evicted_nodes_live_on() -> None:
 
     truth = DEFECT.truth.counts()
     assert 200 < truth["nodes_evicted"] <= engine.counters.nodes_evicted - 16
-    # The last 64 are not decided yet.
+    # The truth has not yet classified the last 64.
     assert strays - 64 <= truth["nodes_kept"] <= strays
 
 

@@ -1,4 +1,4 @@
-"""sglang#21404 in a whole engine: who was refused after a hit keeps the state slot."""
+"""sglang#21404 in a whole engine: a request refused after a hit keeps the state slot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SYSTEM = list(range(1, 17))
 
 
 def squeeze(engine: Engine) -> tuple[int, int]:
-    """A burst over one cached prefix, more than the KV pool holds at once.
+    """Serve a burst with one cached prefix, more than the KV pool holds at once.
 
     Returns:
-        The most slots waiting requests held between two steps, and the refusals.
+        The most slots that waiting requests held between two steps, and the number of refusals.
     """
     params = SamplingParams(max_new_tokens=12, ignore_eos=True)
     engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
@@ -48,7 +48,7 @@ def test_a_healthy_engine_refuses_and_waiting_requests_hold_nothing() -> None:
 def test_the_truth_counts_each_slot_once_however_often_its_request_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A process has one engine; here others may have refused requests of the same names.
+    # Outside the tests a process has one engine; here others may have refused the same ids.
     monkeypatch.setattr(pr21404_mamba_adder_reject, "_KEPT", KeptSlots())
     DEFECT.truth.clear()
     with injected(DEFECT):

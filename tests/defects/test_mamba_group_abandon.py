@@ -1,4 +1,4 @@
-"""sglang#27256 in a whole engine: what an admission that ends early had set aside is forgotten."""
+"""sglang#27256 in a whole engine: slots set aside for an admission that ends early are lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tight_engine(mamba_slots: int = 64) -> Engine:
 
 
 def squeeze(engine: Engine) -> None:
-    """A burst over one cached prefix, more than the KV pool holds at once."""
+    """Serve a burst with one cached prefix, more than the KV pool holds at once."""
     engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
     for index in range(16):
         engine.submit(f"r{index}", [*SYSTEM, 20 + index, 3, 4], PARAMS)
@@ -48,7 +48,7 @@ def test_with_the_defect_the_residual_is_what_was_dropped_slot_by_slot() -> None
     truth = DEFECT.truth.counts()
     assert truth["early_returns"] > 0
     assert truth["slots_dropped"] > 0
-    # What the last group had set aside is dropped by the next, and missing already.
+    # The last group's slots are missing already, but counted as dropped only by the next group.
     assert stats.residual == truth["slots_dropped"] + open_group
     assert engine.pools.mamba_allocator.held(RESERVED) == stats.residual
     assert any(v.kind is ViolationKind.RESIDUAL and v.pool == "mamba" for v in engine.violations)

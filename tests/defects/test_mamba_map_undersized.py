@@ -1,4 +1,4 @@
-"""sglang#24244 in a whole engine: rows beyond the number of states compute in somebody's state."""
+"""sglang#24244 in a whole engine: rows past the number of states share a state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def many_rows() -> Engine:
 
 
 def small_requests(engine: Engine, count: int = 40, seed: int = 5) -> dict[str, list[int]]:
-    """Tiny prompts with answers of very different lengths; the outputs by id."""
+    """Serve tiny prompts with answers of very different lengths; return the outputs by id."""
     rng = random.Random(seed)
     for index in range(count):
         prompt = [rng.randrange(48) for _ in range(3)]

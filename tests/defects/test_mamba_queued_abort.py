@@ -1,4 +1,4 @@
-"""sglang#20182 in a whole engine: who matched, waits and is aborted takes a state slot along."""
+"""sglang#20182 in a whole engine: aborting a matched request in the queue leaks its state slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tight_engine() -> Engine:
 
 
 def abort_heads(engine: Engine, rounds: int) -> int:
-    """Refuse the head of the queue, then abort it, so many times; the queued aborts there were."""
+    """Refuse and then abort the head of the queue ``rounds`` times; return the queued aborts."""
     for index in range(rounds + 12):
         engine.submit(f"r{index}", [*SYSTEM, 20 + index, 3, 4], LONG)
     # Each abort makes the scheduler look at the queue again, so the next head is refused in turn.

@@ -1,4 +1,4 @@
-"""Defects that only private memory shows keep what their truth says, their twins keep nothing."""
+"""Defects seen only in private memory keep as much as their truth says; their twins nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hybridbench.workload.catalog import load_profile
 from tests.builders import assert_idle_and_clean, make_engine
 from tests.defects.private_growth import WORKS
 
-# Those with a rate to choose; hicache-view-retention keeps what its traffic makes it keep.
+# Defects with selectable rates; the traffic decides how much hicache-view-retention keeps.
 ALONE = tuple(defect for defect in DEFECTS if defect.rates)
 PROMPTS = [[1, 2, 3, 4, 5, n] for n in range(8)]
 
 
 class Served:
-    """As much of an engine as paced work looks at."""
+    """The part of an engine that paced work uses."""
 
     def __init__(self) -> None:
         self.counters = make_engine().counters
@@ -57,11 +57,11 @@ def test_private_memory_grows_by_what_the_truth_says_and_not_at_all_with_the_twi
     kept, grew = found["defect"]
     assert twin_kept == 0
     assert twin_grew < BLOCK_BYTES
-    # What a message pins depends on the layout of the heap: a hole with some free bytes beside it
-    # takes a buffer now and then.  Its signature says "at most".
+    # How much a message pins depends on the heap layout: now and then a buffer fits into a hole
+    # with some free bytes beside it.  That is why the signature says "at most".
     least = 75 if find_defect(f"{slug}@1GiB/h").signature.at_most else 99
     assert kept > least * BLOCK_BYTES
-    # A block of slack: the heap grows in pieces.
+    # Allow one block of slack, because the heap grows in steps.
     assert abs(grew - kept) < 0.01 * kept + BLOCK_BYTES
 
 
@@ -99,7 +99,7 @@ def test_in_an_engine_nothing_that_is_counted_tells_of_it(
 ) -> None:
     healthy = make_engine()
     tokens = served(healthy)
-    # So fast that a block is due for every request.
+    # So fast that every request triggers a block.
     fast = find_defect(f"{defect.slug}@100TiB/s")
 
     with injected(fast):

@@ -45,7 +45,7 @@ def test_with_the_defect_more_is_available_than_there_is_by_one_for_each_surplus
 
     assert engine.counters.finishes == engine.counters.surplus_steps == 6
     assert residual == -DEFECT.truth.counts()["slots_freed_twice"] == -6
-    # The tree has taken the last token of each text, and somebody else may have its slot now.
+    # The slot of each text's last token is in the tree and in the free list at the same time.
     assert len(set(free) & set(in_tree)) == 6
     [violation] = [v for v in engine.violations if v.kind is ViolationKind.RESIDUAL]
     assert (violation.pool, violation.count) == ("kv", -6)

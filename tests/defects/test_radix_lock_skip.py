@@ -1,4 +1,4 @@
-"""bytedance-iaas/sglang#508 in a whole engine: the lower half of a cut node stays locked."""
+"""bytedance-iaas/sglang#508 in a whole engine: the lower half of a split node stays locked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = 4
 
 
 def overlaps(count: int = 12, seed: int = 7) -> Engine:
-    """Prompts that leave one cached text at different points, one after the other."""
+    """Serve prompts that diverge from one cached text at different points."""
     rng = random.Random(seed)
     engine = make_attention_engine(PAGE, kv_tokens=128 * PAGE, check_level="off")
     text = [rng.randrange(48) for _ in range(60)]

@@ -1,4 +1,4 @@
-"""vllm#34183 in a whole engine: requests bound to their own hasher wait for a collection."""
+"""vllm#34183 in a whole engine: requests with a bound hasher wait for the collector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAYLOAD_BYTES = 4096
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """Only reference counts free anything while a test counts requests."""
+    """Disable the collector, so that only reference counting frees requests during a test."""
     gc.collect()
     gc.disable()
     yield
@@ -28,17 +28,17 @@ def no_collector() -> Iterator[None]:
 
 
 def stray_requests(engine: Engine) -> int:
-    """Live requests that the engine does not know of."""
+    """Return the number of live requests that the engine no longer refers to."""
     live = sum(1 for thing in gc.get_objects() if type(thing) is Req)
     _, expected = engine.reference_counted_classes()["Req"]
     return live - expected
 
 
 def show_pictures(engine: Engine, count: int = 9) -> int:
-    """Requests with a payload each, and as many without; some are aborted.
+    """Serve ``count`` requests with a payload and as many without; abort one.
 
     Returns:
-        Stray requests when all is over; there must be none that the collector cannot free.
+        The number of stray requests at the end; a collection must free all of them.
     """
     params = SamplingParams(max_new_tokens=3, ignore_eos=True)
     for index in range(count):

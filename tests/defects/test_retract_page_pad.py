@@ -1,4 +1,4 @@
-"""sglang#4977 in a whole engine: a retract forgets the page in which the prompt ends."""
+"""sglang#4977 in a whole engine: a retract leaks the page in which the prompt ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = 4
 
 
 def storm(prompt_len: int) -> Engine:
-    """Requests whose answers do not fit together, so that some are retracted; the engine after."""
+    """Serve requests whose answers do not fit at once, so that some are retracted."""
     engine = make_attention_engine(
         PAGE,
         kv_tokens=26 * PAGE,
@@ -23,14 +23,14 @@ def storm(prompt_len: int) -> Engine:
         chunked_prefill_size=32,
         check_fatal=False,
         check_level="idle",
-        # Bet that nobody answers: whoever fits with the prompt alone is admitted.
+        # Reserve nothing for outputs: a request is admitted if its prompt alone fits.
         new_token_ratio=NewTokenRatio(init=0.0, min=0.0),
     )
     params = SamplingParams(max_new_tokens=30, ignore_eos=True)
     for index in range(4):
         prompt = [index * 6 + i % 6 for i in range(prompt_len)]
         engine.submit(f"r{index}", prompt, params)
-        # One after the other: together the first refusal would close the door.
+        # One at a time: if they came together, the first refusal would end the admission.
         engine.step()
     run_to_idle(engine)
     return engine
@@ -64,7 +64,7 @@ def test_a_prompt_that_fills_its_pages_loses_nothing_at_its_first_retract() -> N
         engine = storm(8)
 
     truth = DEFECT.truth.counts()
-    # A second retract comes after a prefill of prompt and answer, which may end inside a page.
+    # A later retract follows a prefill of prompt and answer, which may end inside a page.
     assert truth["retracts"] > truth.get("unaligned_retracts", 0)
     assert engine.pool_stats()["kv"].residual == truth.get("tokens_lost", 0)
 

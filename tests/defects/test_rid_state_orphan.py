@@ -1,4 +1,4 @@
-"""sglang#28380 in a whole engine: who never reached the model leaves an entry behind."""
+"""sglang#28380 in a whole engine: a request that never ran leaves its front-end entry."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PARAMS = SamplingParams(max_new_tokens=2)
 
 
 def bad_input(engine: Engine, rejected: int = 7, queued: int = 3) -> int:
-    """Requests that are too long, among good ones, some of which are aborted while they wait.
+    """Submit requests that are too long, good ones, and some that are aborted in the queue.
 
     Returns:
-        Entries of the front end when all is over.
+        The number of entries left in the front end at the end.
     """
     for index in range(rejected):
         engine.submit(f"long-{index}", [1] * 200, PARAMS)

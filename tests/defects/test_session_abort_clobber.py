@@ -1,4 +1,4 @@
-"""sglang#22790 in a whole engine: an aborted turn takes what its session held along."""
+"""sglang#22790 in a whole engine: an aborted turn loses what its session held."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.defects.session_traffic import begin_turn, hybrid_engine, open_with_t
 
 
 def abort_turns(engine: Engine, count: int) -> None:
-    """So many sessions, each closed after its second turn was aborted."""
+    """Open ``count`` sessions; abort the second turn of each, then close it."""
     for index in range(count):
         name = f"s{index}"
         open_with_turn(engine, name)
@@ -36,7 +36,7 @@ def test_with_the_defect_an_abort_loses_what_the_session_held_of_its_own() -> No
 
     lost = DEFECT.truth.counts()
     assert lost["aborts"] == 3
-    # Of each: 28 tokens of the first turn, 3 new ones and 2 outputs, less the 20 of the tree.
+    # Each: 28 tokens of the first turn, 3 new ones and 2 outputs, minus 20 in the tree.
     assert engine.pool_stats()["kv"].residual == lost["tokens_lost"] == 3 * 13
     assert engine.pool_stats()["mamba"].residual == 0
 

@@ -1,4 +1,4 @@
-"""sglang#23496 in a whole engine: each close of a session takes a state slot along."""
+"""sglang#23496 in a whole engine: each closed session leaks its state slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sglang#23496, second half, and #22753: a check that is wrong about sessions, over right pools."""
+"""sglang#23496, second half, and #22753: the check miscounts sessions; the pools are correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.defects.session_traffic import begin_turn, hybrid_engine, open_with_t
 
 
 def alarms_while(defect: Defect | None) -> tuple[Engine, int, int]:
-    """Alarms of steps with the session idle, and of steps with its turn running."""
+    """Return the engine, and the alarms while its session was idle and while its turn ran."""
     engine = hybrid_engine()
     open_with_turn(engine, "s")
     before = engine.counters.invariant_violations
@@ -39,7 +39,7 @@ def test_a_blind_check_alarms_while_a_session_is_idle_and_nothing_is_lost() -> N
 
     assert (idle, running) == (1, 0)
     assert BLIND.truth.counts()["checks_misled"] >= 1
-    # What the pools tell outside was right all the time.
+    # The statistics of the pools were correct throughout.
     assert_nothing_lost(engine)
 
 

@@ -1,4 +1,4 @@
-"""sglang#22862 in a whole engine: the tail that is overwritten, and the one freed inside a page."""
+"""sglang#22862 in a whole engine: tails that are overwritten, or freed inside a page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_of_a_recurrent_model_each_turn_that_resumes_costs_one(ahead: dict[str, 
 
     counters = engine.counters
     assert engine.pool_stats()["kv"].residual == 8
-    # Four turns begin behind one that has ended, and go on behind their own first part.
+    # Each of four turns resumes twice: after the previous turn, and after its own retract.
     assert counters.session_restores == counters.session_tail_frees == 8
     assert RETRACT_TAIL.truth.counts() == {"tails_overwritten": 8, "tokens_lost": 8}
 
@@ -110,7 +110,7 @@ def test_a_turn_that_resumes_a_token_too_early_loses_it_without_a_step_in_flight
         four_retracted_turns(engine)
 
     assert engine.counters.session_retracts == 4
-    # In pages of 16 only one of the four goes on from a page's end, and loses that page.
+    # With pages of 16, only one of the four resumes at a page boundary and loses that page.
     lost = {1: 4, 16: 16}[page_size]
     assert engine.pool_stats()["kv"].residual == lost
     assert LOGIT_RESERVE.truth.counts()["tokens_lost"] == lost
@@ -148,7 +148,7 @@ def test_a_tail_freed_inside_a_page_takes_the_page_from_under_the_turn() -> None
         begin_turn(engine, "s", steps=4)
         engine.scheduler._retract_one()
         engine.step()
-        # It ends inside a page, which is now free, and in the turn's hands.
+        # The turn ends inside a page that is now free, but the turn still holds it.
         assert engine.pool_stats()["kv"].residual == -16
         with pytest.raises(OwnershipError):
             run_to_idle(engine)

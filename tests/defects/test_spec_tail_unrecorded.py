@@ -1,4 +1,4 @@
-"""sglang#31616 in a whole engine: a page for each tail of wrong guesses, and nobody holds it."""
+"""sglang#31616 in a whole engine: each rejected draft tail leaks a page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_with_the_defect_exactly_the_pages_behind_wrong_guesses_are_lost(page_si
     assert truth["draft_tails"] == engine.counters.draft_tails > 5
     assert residual == truth["tokens_lost"] > 0
     if page_size == PAGE:
-        # A chain is shorter than a page, so that it reaches into one further page at most.
+        # A chain is shorter than a page, so it extends into at most one more page.
         assert truth["tokens_lost"] == PAGE * truth["draft_tails"]
     [violation] = [v for v in engine.violations if v.kind is ViolationKind.RESIDUAL]
     assert (violation.pool, violation.count) == ("kv", residual)

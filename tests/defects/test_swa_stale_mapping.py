@@ -1,4 +1,4 @@
-"""sglang#27586 in a whole engine: window pages that went early go again with their full pages."""
+"""sglang#27586 in a whole engine: freed window pages are freed again with their full pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def counts_of_this_test() -> None:
 
 
 def chats(answer_tokens: int, **changes: bool) -> Engine:
-    """Distinct prompts, each answered, in an engine with windows of a few tokens."""
+    """Serve distinct prompts in an engine with windows of a few tokens."""
     engine = make_window_engine(check_fatal=False, **changes)
     params = SamplingParams(max_new_tokens=answer_tokens, ignore_eos=True)
     for index in range(6):

@@ -1,4 +1,4 @@
-"""sglang#26941 in a whole engine: who is admitted again uses the track slots that it gave back."""
+"""sglang#26941 in a whole engine: readmitted requests use track slots that they have freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vllm#44490 in a whole engine: block ids are noted for a consumer that is not there."""
+"""vllm#44490 in a whole engine: block ids are recorded for a consumer that does not exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.builders import assert_idle_and_clean, make_attention_engine, make_en
 
 
 def classify(engine: Engine, seed: int = 5) -> None:
-    """Prompts that share nothing, one token of answer each, more than the pool keeps."""
+    """Serve more unrelated prompts than the pool can keep, with one output token each."""
     rng = random.Random(seed)
     for index in range(30):
         prompt = [rng.randrange(48) for _ in range(rng.randint(30, 60))]
@@ -26,7 +26,7 @@ def classify(engine: Engine, seed: int = 5) -> None:
 
 
 def engine_of(kind: str) -> Engine:
-    """An attention-only model with pages of that size, or the hybrid one."""
+    """Return a hybrid engine, or an attention-only one whose page size is ``kind``."""
     return make_engine() if kind == "hybrid" else make_attention_engine(page_size=int(kind))
 
 

@@ -1,4 +1,4 @@
-"""sglang#31648 in a whole engine: states nobody reads stay, and those that are wanted go."""
+"""sglang#31648 in a whole engine: unread states are kept, and states still needed are evicted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 
 def hit_rate_of_chats(seed: int = 3) -> tuple[float, Engine]:
-    """Eight chats, each time a random one goes on; room for three states a chat."""
+    """Serve turns of eight chats in random order, with room for three states per chat."""
     engine = make_engine(
         mamba_slots=26, kv_tokens=1200, max_context_len=96, state_refresh="used", check_level="off"
     )
@@ -46,7 +46,7 @@ def test_the_defect_costs_hits_and_nothing_else_shows_and_then_all_is_well_again
 
     assert healthy - defective > 0.1
     assert counts["needless_refreshes"] > counts["refreshes"]
-    # Counted at the admissions, from the first evicted state on.
+    # The truth counts at admission, starting with the first evicted state.
     assert counts["tokens_hit"] / counts["prompt_tokens"] == pytest.approx(defective, rel=0.05)
     assert_idle_and_clean(engine)
     assert again == healthy
@@ -55,7 +55,7 @@ def test_the_defect_costs_hits_and_nothing_else_shows_and_then_all_is_well_again
 
 def test_refreshing_the_whole_path_is_what_an_engine_does_unless_told_otherwise() -> None:
     def kept(state_refresh: str) -> list[bool]:
-        """Which of three states on one chain outlive two evictions after a hit on the last."""
+        """Return which of a chain's three states survive two evictions after a hit on the last."""
         engine = make_engine(mamba_slots=16, state_refresh=state_refresh)
         one = SamplingParams(max_new_tokens=1, ignore_eos=True)
         chain = [1, 2, 3, 4]

@@ -1,7 +1,7 @@
-"""Defects of answers in a whole engine: every slot is accounted for, and tokens are wrong.
+"""Defects that change answers, in a whole engine: every slot is accounted for; tokens are wrong.
 
-A program of random traffic is compared with an engine that reuses nothing.  The program looks at
-every slot of every pool after each step, so that a defect that would show there fails its test.
+A random program is compared with an engine that reuses nothing.  The program checks every slot of
+every pool after each step, so the test fails if a defect shows there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEEDS = range(3)
 
 
 class Traffic(NamedTuple):
-    """An engine whose pools hardly suffice, and what its requests are like."""
+    """An engine with barely sufficient pools, and the lengths of its requests."""
 
     make: Callable[..., Engine]
     changes: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Traffic(NamedTuple):
 
 
 STATES = {"mamba_slots": 12, "kv_tokens": 300}
-# Prompts are long enough to reach the states that answers have left.
+# Prompts are long enough to hit states saved while earlier answers were decoded.
 TRACKED = {
     "mamba_slots": 30,
     "kv_tokens": 600,
@@ -46,7 +46,7 @@ TRACKED = {
     "mamba_cache_chunk_size": 32,
     "mamba_track_interval": 3,
 }
-# Bets that requests stop early, so that decoding runs out of room.
+# Reserves little for outputs, so that decoding runs out of room.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
 TRAFFIC = {
     "running-state-freed": Traffic(make_engine, STATES),
@@ -94,7 +94,7 @@ def program_of(slug: str, seed: int) -> EngineProgram:
     )
 
 
-# The others in the long suite: each pair takes ten seconds and more.
+# The other defects are tested only in the long suite: each pair takes at least ten seconds.
 _FEW = ("states-not-cleared", "attention-hit-longer")
 EACH = pytest.mark.parametrize(
     "defect",
