@@ -1,4 +1,4 @@
-"""Every kind of finding is what was approved: kind, subject, driver, rates, data and all texts."""
+"""Every kind of finding matches its approved file: subject, driver, rates, data and texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.records.json_value import JsonValue
 from tests.golden.files import APPROVE, Found, found_by_kind, golden
 
-# Another machine's linear algebra may end in other digits.
+# Linear algebra on another machine may differ in the last digits.
 _RELATIVE = 1e-6
 
 GOLDEN = golden()
@@ -23,7 +23,7 @@ def found() -> Mapping[str, Found]:
 
 
 def differences(was: JsonValue, now: JsonValue, at: str) -> Iterator[str]:
-    """Where two documents differ, each as a line for people."""
+    """Yield one readable line for each difference between two documents."""
     if isinstance(was, dict) and isinstance(now, dict):
         for key in sorted({*was, *now}):
             if key not in was or key not in now:

@@ -1,6 +1,7 @@
-"""Falcon-H1 against transformers: logits, KV and states, in float32 and, made exact, in float64.
+"""Falcon-H1 against transformers: logits, KV and states, in float32 and in exact float64.
 
-Bounds in float32: median difference 1e-4, each position and state 1e-3, at logits of scale 1.
+Bounds in float32: 1e-4 for the median difference, 1e-3 for each position and state; logits have
+scale 1.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def _anything(seed: int) -> dict[str, Any]:
-    """A legal configuration, sizes and ratios at random."""
+    """Return a valid configuration with random sizes and ratios."""
     rng = random.Random(seed)
     groups, key_heads = rng.choice([1, 2, 3]), rng.choice([1, 2, 3])
     heads, head_dim = groups * rng.choice([1, 2, 5]), rng.choice([3, 8, 10])
@@ -123,8 +124,8 @@ SHAPES |= {f"random {seed}": _anything(seed) for seed in range(2)}
 
 @pytest.fixture(params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A random model as transformers saves it, in several files."""
-    # Loading it takes seconds: only who runs these tests pays.
+    """A random model saved by transformers in several files."""
+    # Importing transformers takes seconds, so only these tests do it.
     from transformers import FalconH1Config, FalconH1ForCausalLM
 
     torch.manual_seed(3)
@@ -136,7 +137,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def loaded(path: Path, dtype: torch.dtype) -> tuple[FalconH1ForCausalLM, int]:
-    """The model, and the width of its convolutions."""
+    """Return the model and the width of its convolutions."""
     from transformers import FalconH1ForCausalLM
 
     model = FalconH1ForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
@@ -160,7 +161,7 @@ def test_float64_agrees_with_transformers_made_exact(path: Path) -> None:
     every = texts(VOCAB)
     prefixes = [*every, every[2][:132], every[2][:129]]
     with exact():
-        # Frequencies and this vector are made in float32, whatever the model is.
+        # Transformers computes the frequencies and this vector in float32 at any dtype.
         set_frequencies(model.model.rotary_emb, model.config)
         for layer in model.model.layers:
             layer.mamba.mup_vector = _exact_mup_vector(model.config)
@@ -176,7 +177,7 @@ def test_float64_agrees_with_transformers_made_exact(path: Path) -> None:
 def _exact_mup_vector(config: FalconH1Config) -> torch.Tensor:
     from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
-    # While transformers is made exact, torch.float32 is not float32.
+    # ``torch.float32`` is patched to float64 here, so save the default in order to restore it.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

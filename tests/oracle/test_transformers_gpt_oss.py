@@ -1,6 +1,6 @@
-"""gpt-oss against transformers: logits in float32 and, made exact, in float64.
+"""gpt-oss against transformers: logits in float32 and in exact float64.
 
-Bounds in float32: median difference 1e-4, each position 1e-3, at logits of scale 1.
+Bounds in float32: 1e-4 for the median difference, 1e-3 for each position; logits have scale 1.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model as transformers saves it; norms, sinks and biases are random too."""
-    # Loading it takes seconds: only who runs these tests pays.
+    """A random model saved by transformers; norms, sinks and biases are random too."""
+    # Importing transformers takes seconds, so only these tests do it.
     from transformers import GptOssConfig, GptOssForCausalLM
 
     directory = tmp_path_factory.mktemp("gpt-oss")
@@ -130,7 +130,7 @@ def test_float32_agrees_with_transformers(path: Path) -> None:
 def test_float64_agrees_with_transformers_made_exact(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transformers computes norms and angles in float32 whatever it is asked; here it may not."""
+    """Transformers computes norms and angles in float32 at any dtype; here in float64."""
     from transformers import GptOssForCausalLM
 
     model = GptOssForCausalLM.from_pretrained(

@@ -1,6 +1,7 @@
-"""Nemotron-H against transformers: logits, KV and states, in float32 and, made exact, in float64.
+"""Nemotron-H against transformers: logits, KV and states, in float32 and in exact float64.
 
-Bounds in float32: median difference 1e-4, each position and state 1e-3, at logits of scale 1.
+Bounds in float32: 1e-4 for the median difference, 1e-3 for each position and state; logits have
+scale 1.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model as transformers saves it; norms, biases and decays are random too."""
-    # Loading it takes seconds: only who runs these tests pays.
+    """A random model saved by transformers; norms, biases and decays are random too."""
+    # Importing transformers takes seconds, so only these tests do it.
     from transformers import NemotronHConfig, NemotronHForCausalLM
 
     directory = tmp_path_factory.mktemp("nemotron-h")

@@ -1,7 +1,7 @@
-"""The model against transformers: logits and states, every way a token can be computed.
+"""Qwen3-Next against transformers: logits and states, for every way to compute a token.
 
-Bounds in float32: median difference 1e-4, each position 1e-3 or twice what transformers differs
-from itself between its chunked and its token-by-token path; states 1e-4.
+Bounds in float32: 1e-4 for the median difference and for states.  Each position may differ by 1e-3,
+or by twice the difference between transformers' own chunked and token-by-token paths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Expected:
-    """What transformers says about some texts, and how sure it is of each position."""
+    """Logits of transformers for some texts, with its numerical noise at each position."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -41,16 +41,16 @@ class Expected:
         self.differences: list[float] = []
 
     def compare(self, row: Tensor, text: int, position: int) -> None:
-        """``row`` are our logits after the token at ``position``."""
+        """Check ``row``, our logits after the token at ``position``."""
         difference = float((row - self.logits[text][position]).abs().max())
-        # Token by token takes transformers ten times as long as what it is asked about.
+        # Computed only when needed: the token-by-token path takes transformers ten times as long.
         if difference > 1e-3:
             assert difference <= 2 * self.noise(text)[position], (text, position)
         self.differences.append(difference)
 
-    @cache  # noqa: B019  # as long as the module's tests run
+    @cache  # noqa: B019  # lives only while this module's tests run
     def noise(self, text: int) -> list[float]:
-        """How much transformers differs from itself at each position."""
+        """Return how much the two paths of transformers differ at each position."""
         stepped = self._oracle.stepped_logits(self.texts[text])
         noise: list[float] = (stepped - self.logits[text]).abs().amax(dim=-1).tolist()
         return noise
@@ -72,7 +72,7 @@ def stepper(oracle: Oracle) -> Stepper:
 def assert_states(stepper: Stepper, request: Running, oracle: Oracle, text: list[int]) -> None:
     for layer, (conv, recurrent) in oracle.states(text).items():
         ours_conv, ours_recurrent = stepper.layer_state(layer, request)
-        # A text shorter than the window leaves the library's window padded with zeros, as ours.
+        # If a text is shorter than the window, both windows are padded with zeros.
         assert float((ours_conv - conv).abs().max()) <= 1e-4
         assert float((ours_recurrent - recurrent).abs().max()) <= 1e-4
 
@@ -140,7 +140,7 @@ def test_prefill_over_a_cached_prefix_agrees_with_transformers(
 def test_float64_agrees_with_transformers_made_exact(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transformers computes norms and states in float32 whatever it is asked; here it may not."""
+    """Transformers computes norms and states in float32 at any dtype; here in float64."""
     exact = make_oracle_exact(oracle, monkeypatch)
     text: list[int] = np.random.default_rng(3).integers(0, VOCAB, 135).tolist()
     logits = exact.logits(text)
@@ -165,7 +165,7 @@ def test_float64_agrees_with_transformers_made_exact(
 
 
 def make_oracle_exact(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> Oracle:
-    """The saved model in float64, with every ``float()`` and ``torch.float32`` meaning float64."""
+    """Load the saved model in float64; ``float()`` and ``torch.float32`` then mean float64."""
     model = type(oracle.model).from_pretrained(
         oracle.path,
         dtype=torch.float64,

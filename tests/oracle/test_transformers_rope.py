@@ -1,4 +1,4 @@
-"""Rotary frequencies against transformers: every type, at random, in float64."""
+"""Rotary frequencies against transformers: every type, random parameters, in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
 
 def parameters(rope_type: str, rng: random.Random, rotary_dim: int) -> dict[str, Any]:
-    """The keys of that type, optional ones now and then."""
+    """Return random parameters of ``rope_type``, sometimes with optional keys."""
     found: dict[str, Any] = {"rope_type": rope_type, "rope_theta": rng.choice([1e4, 5e5, 1e7])}
     if rope_type == "default":
         return found
