@@ -1,4 +1,4 @@
-"""Which finished requests are drawn to be recomputed, and what is known of them."""
+"""Which finished requests are sampled for recomputation, and what is recorded about them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_half_of_the_sample_is_for_requests_that_reused_something() -> None:
 
 
 def test_every_request_is_drawn_with_equal_chance() -> None:
-    # Of 40 requests 10 are kept: each is in a quarter of 2000 samples, 500 +- 19.
+    # Each sample keeps 10 of 40 requests, so each is in a quarter of 2000 samples: 500 +- 19.
     counts: Counter[str] = Counter()
     for seed in range(2000):
         sample = AnswerSample(10, EngineConfig(seed=seed))

@@ -1,4 +1,4 @@
-"""The calls that remove objects, seen in steps of a real engine."""
+"""The calls that remove objects, recorded during steps of a real engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.builders import make_engine
 
 
 def serve(engine: Engine, watch: CallWatch, requests: int) -> None:
-    """Prompts that share nothing, more than the cache can keep."""
+    """Serve unrelated prompts, more than the cache can keep."""
     rng = random.Random(5)
     params = SamplingParams(max_new_tokens=2, ignore_eos=True)
     for index in range(requests):

@@ -1,4 +1,4 @@
-"""Memory of a CUDA device from allocation to finding, with a stand-in for PyTorch's allocators."""
+"""Memory of a CUDA device from allocation to finding, with fake PyTorch allocators."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tensors_what_lies_free_between_them_and_graphs_are_told_apart(
         "device_inactive_split_bytes": 500,
     }
     assert graph_memory(ON_DEVICE) == {"device_graph_bytes": 7_000}
-    # What other processes hold is not to be had.
+    # Memory held by other processes is not usable.
     assert usable_device_bytes("cuda:1") == TOTAL - OF_OTHERS
 
     del graph
@@ -118,7 +118,7 @@ def test_pinned_buffers_kept_by_finished_requests_are_on_the_metrics_page(
 
 
 def soaked(allocator: DeviceAllocator, *defects: Defect) -> RunRecord:
-    """A run on the device whose requests were really served, and whose memory was read."""
+    """Return the record of a run on the device, with requests served and memory read for real."""
     record = with_manifest(
         healthy_record(Run(360.0, 60.0, requests_per_s=2.0)),
         model={"name": "m", "device": "cuda"},
@@ -177,7 +177,7 @@ def test_what_requests_leave_on_a_device_is_a_leak_per_request(
     per_finish = next(rate for rate in finding.rates if rate.per != "h")
     assert per_finish.value == pytest.approx(per_request, rel=0.1)
     assert isinstance(finding.basis, Growth)
-    # The device is full one day, main memory not for that reason.
+    # Pinned buffers are in main memory, so they do not exhaust the device.
     assert (finding.basis.exhaustion is None) == (kind == "pinned")
 
 

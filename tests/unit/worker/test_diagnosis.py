@@ -1,4 +1,4 @@
-"""A leak diagnosis around a real engine: what a defect leaves is named by its attributes."""
+"""Leak diagnosis of a real engine: it names the attributes that hold leaked objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def wrong() -> dict[str, str]:
-    """What went wrong in each case, all of which run in one process of their own."""
+    """What went wrong in each case; all cases run in one separate process."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.unit.worker.diagnosed"],
         cwd=ROOT, capture_output=True, text=True, check=False,

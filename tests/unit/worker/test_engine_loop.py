@@ -1,4 +1,4 @@
-"""The worker's loop around a real engine, over a real socket, on a thread of this process."""
+"""The worker's loop with a real engine and a real socket, on a thread of this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPT = [5, 6, 7, 8, 9, 10, 11]
 
 
 def events_of(told: list[m.FromWorker]) -> m.StepEvents:
-    """All step events as one."""
+    """Merge all step events into one message."""
     merged = m.StepEvents(0.0, 0, [], [], [], [], [])
     for message in told:
         if isinstance(message, m.StepEvents):
@@ -171,7 +171,7 @@ def test_an_idle_loop_wakes_up_for_a_session_that_times_out() -> None:
             until=m.Drained,
         )
         deadline_s = time.monotonic() + PATIENCE_S
-        # Nothing is sent meanwhile: the loop sleeps.
+        # Nothing is sent meanwhile, so the loop sleeps.
         while len(engine.scheduler.sessions) and time.monotonic() < deadline_s:
             threading.Event().wait(0.02)
 
@@ -197,7 +197,7 @@ def test_counters_are_declared_consistent_and_fresh() -> None:
     assert values["requests_without_client"] == values["oldest_request_s"] == 0
     assert values["container.front_end.len"] == values["container.kv_events.len"] == 0
     assert values["ttft_ms_p50"] > 0
-    # Four tokens have three gaps between them.
+    # Four tokens have three intervals between them.
     counted = {name: sum(counts.values()) for name, counts in reply.latencies.items()}
     assert counted == {"ttft": 1, "itl": 3, "e2e": 1}
     assert values["probe_stop_s"] >= 0
@@ -270,7 +270,7 @@ def test_what_waiting_requests_hold_between_two_samples_is_not_missed() -> None:
     engine = make_engine()
     with in_process_worker(engine) as worker:
         worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
-        # A request that waits with a slot, seen after one step and gone before the sample.
+        # A waiting request holds a slot after one step, and no longer when the sample is taken.
         engine.submit("w", PROMPT, SamplingParams(max_new_tokens=2))
         (req,) = engine.scheduler.waiting_queue
         slots = engine.pools.mamba_allocator.alloc(1, REQ)
@@ -376,7 +376,7 @@ def test_equal_seeds_are_equal_payloads_and_no_size_is_none() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_over_the_wire_are_those_of_the_engine(stream: bool) -> None:
-    # In float64 a neighbour changes no logprob in float32.
+    # In float64, other requests in the batch cannot change a logprob rounded to float32.
     engine = make_engine(dtype="float64")
     engine.submit("here", PROMPT, SamplingParams(max_new_tokens=4, logprobs=2))
     (expected,) = [event.logprobs for event in run_to_idle(engine) if event.ends_request]

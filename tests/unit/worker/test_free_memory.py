@@ -1,4 +1,4 @@
-"""Pools that the worker reduces to what is free."""
+"""The worker shrinks the pools to fit into free memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = EngineConfig(model="falcon-h1", kv_tokens=1024, mamba_slots=64, max_con
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
-    """Make the machine say that so much is free."""
+    """Make the machine report ``free_bytes`` of free memory."""
     room = Headroom(free_bytes, free_bytes, "machine")
     monkeypatch.setattr(free_memory, "memory_headroom", lambda: room)
 

@@ -1,4 +1,4 @@
-"""Which of a defect's counts belong to the traffic, and which to what is missing at rest."""
+"""Which counts of a defect belong to the traffic, and which explain losses found at rest."""
 
 from __future__ import annotations
 

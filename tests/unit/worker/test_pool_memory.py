@@ -1,4 +1,4 @@
-"""What a forked child does without: the pools' contents, never the books about them."""
+"""Forked children exclude the contents of the pools, but never their ownership records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders import attention_model, make_attention_engine
 
 
 def big_engine(host_ratio: float = 0.0) -> Engine:
-    """Books of 400 KiB and more, larger than what is worth a mapping of its own."""
+    """Return an engine whose ownership records exceed 400 KiB, more than the exclusion minimum."""
     config = replace(
         make_attention_engine(1).config, kv_tokens=100_000, hicache=HiCache(ratio=host_ratio)
     )
@@ -33,7 +33,7 @@ def test_the_contents_of_the_kv_pool_are_left_out() -> None:
 @pytest.mark.parametrize("host_ratio", [0.0, 1.0])
 def test_a_child_can_flush_the_cache_although_pools_are_not_in_it(host_ratio: float) -> None:
     engine = big_engine(host_ratio)
-    # More positions than the page has that a book may share with other objects.
+    # More positions than fit into one memory page that a record may share with other objects.
     prompts = [[first, *range(1, 45)] for first in range(45)]
     engine.generate(prompts, SamplingParams(max_new_tokens=2))
     assert engine.pool_stats()["kv"].evictable > 1100

@@ -1,4 +1,4 @@
-"""The reference computes what a healthy engine computes, and stops where an answer differs."""
+"""The reference matches a healthy engine, and stops at the first token that differs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reference() -> Reference:
 
 
 def answers(params: SamplingParams = GREEDY) -> list[list[int]]:
-    """Those of an engine that serves all prompts at once, twice: then there are states to reuse."""
+    """Serve all prompts twice in one engine, so that the second answers reuse states."""
     engine = Engine(CONFIG)
     engine.generate(PROMPTS, params)
     return engine.generate(PROMPTS, params)
@@ -77,7 +77,7 @@ def test_healthy_answers_agree_whatever_was_shared_chunked_or_beside_them(
 def test_states_that_are_not_cleared_show_in_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MambaPool, "clear_slots", lambda self, idx: None)
 
-    # The reference has the fault as well: its pools are new and zero for each answer.
+    # The reference is patched too, but its pools are new and zero for each answer.
     assert len(wrong_ones(answers())) >= 2
 
 
@@ -88,7 +88,7 @@ def test_a_slot_that_is_freed_under_an_admitted_request_shows_in_answers(
     healthy = PrefillAdder.add_one_req
 
     def as_first_proposed(self: PrefillAdder, req: Req) -> AddReqResult:
-        """The first commit of sglang#21404: what is not followed by another one was refused."""
+        """As in the first commit of sglang#21404: whatever ends the admission counts as refused."""
         added = healthy(self, req)
         if added is not AddReqResult.CONTINUE and self.can_run_list[-1:] == [req]:
             lost.append(req.rid)
@@ -127,7 +127,7 @@ def test_tokens_drawn_in_another_way_show_in_answers(
     def for_its_neighbour(
         self: ModelRunner, batch: ForwardBatch, logits: Tensor, params: list[SamplingParams]
     ) -> NextTokens:
-        """The last of several requests is drawn as if it were another one."""
+        """Draw the last of several requests with changed parameters."""
         others = [*params[:-1], replace(params[-1], **changed)]  # type: ignore[arg-type]
         return healthy(self, batch, logits, others if len(params) > 1 else params)
 
@@ -137,7 +137,7 @@ def test_tokens_drawn_in_another_way_show_in_answers(
 
 
 def forward_passes(monkeypatch: pytest.MonkeyPatch, config: EngineConfig, answer: Recompute) -> int:
-    """How many the reference needs for an answer that is right."""
+    """Return the number of forward passes in which the reference checks a correct answer."""
     judge = Reference(config)
     modes: list[str] = []
     healthy = judge.model.forward
@@ -175,7 +175,7 @@ def test_an_answer_with_a_wrong_token_is_not_confirmed(place: int) -> None:
 
 
 def logits_after(prompt: list[int]) -> Tensor:
-    """[V], of an engine that computes ``prompt`` alone."""
+    """Return the logits [V] after ``prompt``, computed alone."""
     engine = Engine(without_reuse(CONFIG), model=reference().model)
     engine.submit("one", prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
     engine.step()
@@ -247,7 +247,7 @@ def test_a_near_tie_between_experts_excuses_only_what_the_other_expert_gives(
 
 
 def drawn_alone(judge: Reference, tie: NearTie | None = None) -> list[int]:
-    """The answer of an engine in which rounding may have reversed ``tie``."""
+    """Return the answer of an engine in which ``tie``, if given, is reversed."""
     engine = Engine(without_reuse(CONFIG), model=judge.model)
     with RoutingWatch(tie) if tie else nullcontext():
         [output] = engine.generate([PROMPTS[17]], DRAWN)

@@ -52,7 +52,7 @@ def test_what_the_engine_does_not_know_is_one_sentence(
 
 @pytest.mark.parametrize("setting", ["kv_tokens", "mamba_slots"])
 def test_pools_that_no_memory_can_hold_are_one_sentence(setting: str) -> None:
-    # More bytes than a process has addresses, so that no machine can promise them.
+    # More bytes than a process can address, so the allocation fails on any machine.
     config = EngineConfig(**{"model": "qwen3-next-nano", setting: 2**50})  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match=r"not enough memory to build it; make pools\.kv_tokens"):

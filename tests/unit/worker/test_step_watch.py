@@ -1,4 +1,4 @@
-"""Slots held by waiting requests or by nobody, and the events of the very steps that moved them."""
+"""Slots that waiting requests hold or that have no holder, with the events of the same steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYSTEM = list(range(1, 17))
 
 
 def squeeze(engine: Engine) -> StepWatch:
-    """A burst over one cached prefix, more than the KV pool holds at once, watched to its end."""
+    """Watch a burst with one cached prefix, more than the KV pool holds at once."""
     engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
     watch = StepWatch(engine)
     for index in range(8):
@@ -63,7 +63,7 @@ def pages() -> Engine:
         check_level="idle",
         max_running_requests=4,
         check_fatal=False,
-        # Bet that nobody answers: whoever fits with the prompt alone is admitted.
+        # Reserve little for outputs, so that more requests are admitted than fit.
         new_token_ratio=NewTokenRatio(init=0.5, min=0.0, decay_steps=1),
     )
 
@@ -81,7 +81,7 @@ def drain(engine: Engine, watch: StepWatch, *, look: bool) -> None:
 
 
 def press(engine: Engine, watch: StepWatch, *, look: bool) -> int:
-    """Answers that do not fit together, so that requests are retracted; how often some were."""
+    """Serve answers that do not fit at once; return the number of retracts."""
     for index in range(4 * 4):
         if index % 4 == 0:
             drain(engine, watch, look=look)
