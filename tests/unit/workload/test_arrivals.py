@@ -17,7 +17,7 @@ def open_loop(
 ) -> Poisson:
     arrival = Arrival(
         process="poisson",
-        rate=rate,  # type: ignore[call-arg]  # its key in a file
+        rate=rate,  # type: ignore[call-arg]  # the alias is the key in a file
         bursts=bursts,
         max_in_flight=max_in_flight,
         ramp=ramp,
@@ -44,7 +44,7 @@ def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_law_seed_1() -> 
     mean = sum(gaps) / len(gaps)
     deviation = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
 
-    # 20,000 arrivals: four standard errors are 2.8% of the mean.
+    # With 20,000 arrivals, four standard errors are 2.8% of the mean.
     assert mean == pytest.approx(1 / 40, rel=0.028)
     assert deviation == pytest.approx(mean, rel=0.05)
 
@@ -137,7 +137,7 @@ def test_changes_of_a_burst_always_lie_ahead_whatever_the_rounding_seed_4(every_
 
 
 def answered_at_once(arrivals: Thinking, clients: int, end_s: float) -> list[float]:
-    """When requests come whose answers take no time."""
+    """Return the arrival times of requests that are answered immediately."""
     times = []
     now_s = 0.0
     while now_s < end_s:
@@ -159,7 +159,7 @@ def test_clients_think_after_each_answer_seed_3(clients: int) -> None:
 
     times = answered_at_once(arrivals, clients, 4000.0)
 
-    # All come at once at first; then each client thinks from one to three seconds.
+    # All clients start at once; then each thinks for one to three seconds.
     assert times[:clients] == [0.0] * clients
     assert len(times) == pytest.approx(clients * 2000, rel=0.02)
     if clients == 1:
@@ -175,7 +175,7 @@ def test_who_waits_for_an_answer_does_not_think() -> None:
     assert not arrivals.due(10.0, 2)
     assert arrivals.next_s(10.0, 2) is None
 
-    # One is answered; nothing comes of the other, however long it takes.
+    # One is answered; the other client sends nothing, however long it waits.
     assert not arrivals.due(20.0, 1)
     next_s = arrivals.next_s(20.0, 1)
     assert next_s is not None

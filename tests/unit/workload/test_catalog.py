@@ -19,7 +19,7 @@ from tests.unit.workload.profiles import BASE
 FOLDER = Path(__file__).parents[3] / "profiles"
 PLANS = {"nightly", "weekly"}
 SHIPPED = sorted({path.stem for path in FOLDER.glob("*.yaml")} - PLANS)
-# Their clients do not wait for answers.
+# Profiles whose clients do not wait for answers.
 OPEN_LOOP = {"host-pool-fill", "bad-input", "mamba-churn", "pr25770-ramp"}
 
 
@@ -54,7 +54,7 @@ def test_every_profile_excludes_a_gigabyte_an_hour_at_every_length_that_has_a_li
         known = [limit for limit in limits if limit is not None]
         assert known, name
         assert max(known) <= 0.9e9, name
-        # A longer run is never held to less.
+        # Limits never get looser as runs get longer.
         assert known == sorted(known, reverse=True), name
 
 

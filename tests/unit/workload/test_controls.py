@@ -1,4 +1,4 @@
-"""Priorities by share, and an operator's controls: pauses that end, abort-all, in traffic time."""
+"""Priorities by share, and operator controls in traffic time: pauses that end, and abort-all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLS = "controls: {pause_every: 10s, pause_for: 2s, pause_mode: in_place, ab
 
 
 def _controls(scenario: Scenario, until_s: int, start_s: int = 0) -> list[tuple[float, Action]]:
-    """What is not a submission, when the driver looks once a second."""
+    """Poll once a second; return all actions but submissions and waits, with their times."""
     found: list[tuple[float, Action]] = []
     for now_s in range(start_s, until_s):
         while not isinstance(action := scenario.next_action(float(now_s)), WaitUntil):
@@ -45,7 +45,7 @@ def test_every_request_of_a_profile_with_priorities_brings_its_own() -> None:
     plain = [without.next_action(0.0) for _ in range(8)]
 
     assert {action.priority for action in drawn if isinstance(action, Submit)} >= {0, 20}
-    # Priorities draw from a stream of their own: nothing else changes.
+    # Priorities have their own random stream, so nothing else changes.
     assert [a.input_ids for a in drawn if isinstance(a, Submit)] == [
         a.input_ids for a in plain if isinstance(a, Submit)
     ]

@@ -110,7 +110,7 @@ def test_an_edit_asks_again_from_a_random_point_behind_the_system_prompt() -> No
 
 
 def test_a_branch_begins_with_the_first_turns_of_another_conversation() -> None:
-    # Twelve open chats are begun in order, so later ones can branch off those that wait.
+    # Twelve chats are opened in order, so later ones can branch off those waiting for a turn.
     chats = pool("conversations: {turns: 3, open: 12, branch: 1.0}\n")
     first = chats.next_turn()
     chats.end(first, [5, 6])

@@ -1,4 +1,4 @@
-"""Payload draws: every one another, or one of a few, as the profile says."""
+"""Payload draws: each one unique or one of a few, depending on the profile."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_fault_names_the_line_the_key_and_its_kind(text: str, fault: str) -> N
     assert f"{caught.place} {caught.key} {caught.fault}" == fault
 
 
-# One of each kind of sentence: where, what, and what instead.
+# One message of each kind: where, what is wrong, and what to write instead.
 SENTENCES = {
     "pols: {kv_tokens: 3}": "f.yaml:4: unknown key pols; did you mean pools?",
     "pools:\n  kv_tokens: 4096\n  mamba_slotz: 3": (
@@ -341,7 +341,7 @@ def test_overrides_are_read_like_values_of_the_file() -> None:
             "assert_coverage.tombstones": ">5/min",
             "promise.0.rss": "1GB/h",
             "arrival.bursts": "{every: 10s, length: 2s}",
-            # False, to YAML.
+            # YAML reads this as False.
             "engine.check_level": "off",
         }
     )
@@ -475,7 +475,7 @@ def test_the_longest_prompt_is_a_whole_conversation_or_what_the_context_leaves()
 def test_the_published_schema_is_valid_and_accepts_every_shipped_profile() -> None:
     schema = profile_json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    # `jsonschema.validate` would check the schema itself once more for each profile.
+    # `jsonschema.validate` would check the schema itself again for each profile.
     validator = jsonschema.Draft202012Validator(schema)
 
     for path in list_profiles().values():

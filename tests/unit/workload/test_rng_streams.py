@@ -13,7 +13,7 @@ from hybridbench.workload.rng_streams import TokenSource, Zipf, draw_tokens, str
 
 
 def surprise(observed: Sequence[int], expected: Sequence[float]) -> float:
-    """Chi-squared of these counts in standard deviations; 3.72 is one chance in ten thousand.
+    """Return the chi-squared of these counts as standard deviations; p = 1e-4 is at 3.72.
 
     Source: Wilson and Hilferty 1931, "The distribution of chi-square".
     """

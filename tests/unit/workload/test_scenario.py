@@ -42,7 +42,7 @@ def test_a_closed_loop_keeps_its_concurrency_and_never_more() -> None:
     server.drive(scenario, steps=800, look=lambda: floor.append(scenario.in_flight))
 
     assert server.peak == 16
-    assert min(floor) >= 8  # a step ends some; the next look refills before it
+    assert min(floor) >= 8  # a step ends some requests; the next poll refills before it
 
 
 def test_every_way_a_request_can_end_happens_where_it_was_meant_to() -> None:
@@ -71,7 +71,7 @@ def test_twenty_five_thousand_requests_leave_no_more_behind_than_five_thousand()
     scenario = Scenario(churn(), VOCAB)
     server = churn_server()
     server.drive(scenario, steps=6_000)
-    # The stand-in's own notes grow; the workload's must not.
+    # The fake server's own log grows; the workload's memory must not.
     server.log.clear()
     gc.collect()
     objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
@@ -82,7 +82,7 @@ def test_twenty_five_thousand_requests_leave_no_more_behind_than_five_thousand()
 
     gc.collect()
     assert len(gc.get_objects()) - objects < 500
-    # Tokens are no objects to the collector; 24 chats of 512 tokens may come and go.
+    # Tokens are not tracked by the collector; allow for 24 chats of 512 tokens.
     assert sys.getallocatedblocks() - blocks < 24 * 512
     assert scenario.in_flight <= 16
 
@@ -116,7 +116,7 @@ def test_a_prefill_abort_waits_for_the_admission_and_is_asked_once() -> None:
     scenario = Scenario(profile, VOCAB)
     submit = scenario.next_action(0.0)
     assert isinstance(submit, Submit)
-    assert len(submit.input_ids) > 200  # several chunks, or the abort would come too late
+    assert len(submit.input_ids) > 200  # several chunks, so that the abort does not come too late
     assert isinstance(scenario.next_action(0.0), WaitUntil)
 
     scenario.on_admitted(submit.rid)
@@ -153,7 +153,7 @@ def test_a_pause_submits_nothing_still_cuts_what_is_due_and_owes_nothing_afterwa
     assert scenario.next_action(500.0) == WaitUntil(None)
     scenario.resume(1000.0)
 
-    # What was due before the pause is still due; the pause itself has added nothing.
+    # Arrivals due before the pause are still due; the pause itself added none.
     due = 0
     while isinstance(scenario.next_action(1000.0), Submit):
         due += 1
@@ -230,7 +230,7 @@ def test_a_shipped_profile_runs_and_none_of_its_own_requests_is_too_long(name: s
         context=profile.pools.max_context_len,
     )
 
-    # host-pool-fill, which sends six requests a second, needs all of it.
+    # Only host-pool-fill, with six requests a second, needs all rounds.
     for _ in range(6):
         server.drive(workload, steps=400)
         if server.ended["finish"] > 200:
@@ -261,7 +261,7 @@ def test_a_client_gives_up_when_it_waits_too_long_and_only_then() -> None:
 
     timeouts = scenario.counts()["queue_timeouts"]
     assert timeouts > 20
-    # The last ones may still be on their way; a request that runs is never ended by patience.
+    # The last time-outs may not have arrived yet; a running request never times out.
     assert server.ended["queued"] >= timeouts - 6
     assert server.ended["prefill"] == server.ended["decode"] == 0
     assert server.ended["finish"] > 20

@@ -1,4 +1,4 @@
-"""A workload with sessions against a real engine: what a client believes, the engine knows too."""
+"""A workload with sessions against a real engine: both agree on each session's history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sessions:
 
 
 class Drive:
-    """Carries out what a scenario wants on an engine, and tells it what came of it."""
+    """Executes a scenario's actions on an engine, and reports the results to the scenario."""
 
     def __init__(self, profile: Profile, seed: int = 1) -> None:
         self.clock = FakeClock()
@@ -107,7 +107,7 @@ class Drive:
                 scenario.on_finished(event.rid, event.output_ids, event.reason, now_s)
 
     def check_what_clients_believe(self) -> int:
-        """Every session that waits for its next turn knows exactly what its client knows."""
+        """Check that idle sessions have their client's history; return how many were checked."""
         checked = 0
         pool = self.scenario._conversations
         thinking = [entry[2] for entry in pool._thinking._heap]
@@ -116,7 +116,7 @@ class Drive:
                 continue
             session = self.engine.scheduler.sessions.get(conversation.session.session_id)
             if session is not None:
-                # Before its first answer a client's history is its system prompt, still unsent.
+                # Before the first answer, the client's history is a system prompt not yet sent.
                 assert not session.tokens or session.tokens == conversation.history
                 checked += 1
         return checked
@@ -141,7 +141,7 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
     assert counters.session_timeouts > 5
     for stage in ("queued", "prefill", "decode"):
         assert counters.as_dict()[f"session_abort_{stage}"] > 5, stage
-    # Nothing else is refused than what was meant to be.
+    # Only requests meant to be refused are refused.
     assert len(drive.rejected) == counts["session_overlong"]
     assert all("more than the" in reason for _, reason in drive.rejected)
 
@@ -151,7 +151,7 @@ def test_open_conversations_are_bounded_while_clients_think() -> None:
 
     drive.run(1500)
 
-    # Those under way, and the abandoned ones that have not timed out yet.
+    # Open conversations, plus abandoned ones that have not timed out yet.
     assert len(drive.scenario._conversations) <= 10 + 8
     abandoned = drive.most_open - 18
     assert abandoned < 20
@@ -203,7 +203,7 @@ def test_the_same_seed_and_answers_give_the_same_actions_with_sessions() -> None
 
 
 def test_traffic_without_sessions_is_what_it_was() -> None:
-    """The keys are there, and without a share nothing of them is drawn."""
+    """With the keys present but no share, nothing is drawn for sessions."""
     plain = SESSIONS.split("sessions:", maxsplit=1)[0]
     logs = []
     for extra in (plain, plain + "sessions: {think: 50ms, hold: 1s, close_busy: 0.5}\n"):

@@ -16,7 +16,7 @@ Asked = list[tuple[str, int, int]]
 
 
 class Recording(Server):
-    """A server that keeps what was asked of it, but for the tokens, which are its own answers."""
+    """A server that records each request's id and lengths; its own answers become later prompts."""
 
     def __init__(self, *, running: int, chunk: int, seed: int) -> None:
         super().__init__(running=running, chunk=chunk, context=512, seed=seed)
@@ -60,7 +60,7 @@ def test_without_steps_engines_of_different_speed_are_asked_different_things() -
 
 
 def test_the_engine_is_kept_about_as_busy_as_by_the_same_loop_in_seconds() -> None:
-    # Prompts in one chunk, as they are where most of each is cached.
+    # Prompts fit into one chunk, as if most of each were cached.
     stepped = served(step_paced(), running=16, chunk=512)
     plain = served(Scenario(churn(), VOCAB), running=16, chunk=512)
 
@@ -79,7 +79,7 @@ def test_every_way_a_request_can_end_happens_where_it_was_meant_to() -> None:
     assert server.ended["queued"] >= counts["abort_queued"] - 1 > 100
     assert server.ended["prefill"] > 0.9 * counts["abort_prefill"] > 60
     assert counts["abort_decode"] > 60
-    # Both ways of leaving a decode; what has been through before its cut is due, is left alone.
+    # Includes aborts and disconnects; a request that finishes before its cut is not cut.
     assert server.ended["decode"] > 0.6 * counts["abort_decode"]
     assert counts["disconnect"] > 40
     assert server.overlong_refused == counts["overlong"] > 50
@@ -95,7 +95,7 @@ def test_after_a_pause_all_ends_and_nothing_new_comes_until_it_goes_on() -> None
     asked = len(server.asked)
     server.drive(workload, steps=100)
 
-    # The double of a request that was cut short is the one thing a pause does not hold back.
+    # A pause holds back everything except the duplicate of a request that was cut short.
     assert len(server.asked) <= asked + 1
     assert workload.in_flight == 0
     assert not server.waiting

@@ -358,7 +358,7 @@ def test_a_first_time_that_is_no_number_is_not_one_of_unknown_unit(
     [
         ("2023-11-16 18:17:04,12", "2 cells; a row has TIMESTAMP, ContextTokens, GeneratedTokens."),
         ("yesterday,12,3", "TIMESTAMP is 'yesterday'; write 2023-11-16 18:17:03.9799600."),
-        # Milliseconds since 1970, not a date without hyphens in 1712.
+        # Milliseconds since 1970, not the date 1712-11-15 without hyphens.
         ("1712111511234,12,3", "TIMESTAMP is '1712111511234'; write 2023-11-16 18:17:03.9799600."),
         ("2023-11-16 18:17:04,x,3", "ContextTokens is 'x'; it must be a whole number, 0 or more."),
         (

@@ -54,7 +54,7 @@ def row(time_ms: int, blocks: list[int], length: int, output: int = 64) -> dict[
 
 
 def submits(workload: TraceReplay, now_s: float) -> list[Submit]:
-    """All that is due, each answered at once."""
+    """Return all submissions that are due, answering each immediately."""
     found = []
     while isinstance(action := workload.next_action(now_s), Submit):
         found.append(action)
@@ -156,7 +156,7 @@ def test_a_machine_that_is_too_slow_replays_late_and_loses_nothing(tmp_path: Pat
     third = workload.next_action(10.0)
 
     assert isinstance(third, Submit)
-    # The gap between the third and the fourth stays the second it was.
+    # The third and the fourth request stay one second apart.
     workload.on_finished(b.rid, [1], "length", 10.0)
     assert workload.next_action(10.0) == WaitUntil(11.0)
     assert workload.counts()["held_back"] == 1
@@ -235,12 +235,12 @@ def test_hours_of_replay_keep_no_more_than_minutes() -> None:
 
 
 def shared_by_ids(rows: Iterable[TraceRow], length_scale: Fraction) -> tuple[int, int]:
-    """Scaled prompt tokens that repeat an earlier prompt's prefix, and all of them, by hash ids."""
+    """Return the scaled prompt tokens in repeated prefixes, and all of them, using hash ids."""
     seen: set[int] = set()
     shared = total = 0
     for row in rows:
         length = scaled(row.input_length, length_scale)
-        # One key stands for a block and all before it.
+        # Each key identifies a block and all blocks before it.
         keys = list(accumulate(row.hash_ids, lambda key, hash_id: hash((key, hash_id)), initial=0))
         known = sum(1 for _ in takewhile(seen.__contains__, keys[1:]))
         seen.update(keys[1:])
@@ -250,7 +250,7 @@ def shared_by_ids(rows: Iterable[TraceRow], length_scale: Fraction) -> tuple[int
 
 
 def token_share(prompts: list[list[int]]) -> tuple[int, int]:
-    """Tokens that repeat the beginning of an earlier prompt, and all, by comparing tokens alone."""
+    """Return the tokens in repeated prefixes, and all of them, by comparing tokens."""
     seen: set[int] = set()
     shared = total = 0
     for prompt in prompts:
@@ -267,7 +267,7 @@ def token_share(prompts: list[list[int]]) -> tuple[int, int]:
 
 def assert_sharing_survives_scaling(path: Path, rows: int) -> None:
     scale = Fraction(1, 32)
-    # With a small vocabulary a fresh block begins like one of its thousand siblings too often.
+    # With a small vocabulary, a new block would often begin like one of a thousand others.
     tokens = TraceTokens(1, 2**40, scale)
     trace = TraceFile(path)
 
@@ -300,7 +300,7 @@ def test_a_description_has_the_share_of_tokens_in_prefixes_of_earlier_rows(tmp_p
     rows = [
         row(0, [0, 1], 1024),
         row(100, [0, 2], 1024),  # 512 tokens again
-        row(200, [9, 1], 1024),  # the block 1 after another beginning
+        row(200, [9, 1], 1024),  # block 1, but after a different prefix
         row(1000, [0, 1, 3], 1200),  # 1,024 tokens again
     ]
 
@@ -430,7 +430,7 @@ def test_prompts_that_differ_in_a_block_scaled_to_no_token_differ() -> None:
 
     first, second = (tokens.prompt(row, 0, 1000) for row in rows)
 
-    # A token is left of four blocks; the sixth block is one of the second four.
+    # Each four blocks scale to one token; the sixth block belongs to the second token.
     assert len(first) == len(second) == 3
     assert common(first, second) == 1
 
