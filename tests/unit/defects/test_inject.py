@@ -1,4 +1,4 @@
-"""Injection: signatures are compared, methods come back, conflicts are refused."""
+"""Injection: signatures are checked, methods are restored, conflicts are refused."""
 
 from __future__ import annotations
 

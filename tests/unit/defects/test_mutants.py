@@ -1,4 +1,4 @@
-"""Mutants: which statements can be taken out, how they are named, and that only they are gone."""
+"""Mutants: which statements they remove, how they are named, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Pool:
 
 
 def of(file: str, holder: str, method: str, text: str) -> Candidate:
-    """The one candidate that is called so."""
+    """Return the only candidate with these properties."""
     wanted = (file, holder, method, text)
     [one] = [c for c in candidates() if (c.file, c.holder, c.method, c.text) == wanted]
     return one

@@ -1,4 +1,4 @@
-"""``defects-as-of:`` and what goes together on the command line."""
+"""``defects-as-of:``, and the defects that the command line accepts together."""
 
 from __future__ import annotations
 

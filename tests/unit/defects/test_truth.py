@@ -1,4 +1,4 @@
-"""What a defect did is told by the worker and kept out of everything a verdict rests on."""
+"""The worker reports what a defect did; no verdict uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row is right only if verdict, subject, driver, rate and count are."""
+"""A row is right only if its verdict, subject, driver, rate and count are all right."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MIB = 2.0**20
 
 
 def growth(lower: float, upper: float) -> Finding:
-    """Private memory grows by 4,100 MiB/h, between these ends; with requests, and so on."""
+    """Return a finding: private memory grows by 4,100 MiB/h, with these bounds in MiB/h."""
     return a_finding(
         kind="growth",
         verdict=VerdictKind.LEAK,
@@ -136,7 +136,7 @@ def compared(
     detect_s: float | None = None,
     objections: dict[str, int] | None = None,
 ) -> RowOutcome:
-    """``compare`` for a run whose last checkpoint was idle and came after everything."""
+    """Call ``compare`` for a run that ended with an idle checkpoint."""
     return compare(row, verdict, RowTruth(counts, counts, {}), detect_s, objections)
 
 
@@ -228,7 +228,7 @@ def test_a_finding_without_a_number_to_compare_is_wrong() -> None:
 
     driven = HowDriven(events=30.0, share=1.0, rivals=("refusals",))
 
-    # Its driver cannot be told from the right one, and the rate is for the wrong one.
+    # Its driver may be the right one, but its rate is for a wrong one.
     other = compared(row, leak(driver="retracts", driven=driven), TRUTH)
 
     assert other.wrong == ("nothing in the finding is compared with the truth, 1",)

@@ -1,4 +1,4 @@
-"""When a stored run could first have been called what it was."""
+"""The earliest time at which a stored run's verdict could have been reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.analysis.records import Run, healthy_record
 
 
 def with_an_alias_from(record: RunRecord, start_s: float) -> RunRecord:
-    """The engine's own check names a slot with two owners at ``start_s``."""
+    """Add a violation at ``start_s``: the engine's check finds a slot with two owners."""
     alias = EngineViolation("alias", "mamba", "slot 7 has two owners", (7,), t_s=start_s)
     events = [*record.events, alias]
     return RunRecord(record.manifest, record.series, sorted(events, key=lambda e: e.t_s))

@@ -1,4 +1,4 @@
-"""Which rows the self-test has."""
+"""The rows of the self-test."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_quick_has_every_short_defect_once_and_a_twin_for_each_of_their_profiles
         "host-double-release",
         "hicache-unpolled-acks",
         "himamba-protected-delete",
-        # The quick self-test has others of their kind, and is to end within half an hour.
+        # Quick covers their kind with other defects, and must end within half an hour.
         "free-group-replay",
         "himamba-unmigrated-caller",
         "session-logit-reserve",
-        # A sample of answers needs minutes to hold some that are wrong.
+        # It takes minutes until a sample of answers contains wrong ones.
         "running-state-freed",
         "states-not-cleared",
         "tracked-length-lags",
@@ -67,7 +67,7 @@ def test_quick_has_a_trend_of_memory_and_the_control_that_does_the_same_work() -
     assert trend.signature.alone
     assert (trend.expect, control.expect) == (Expect.CAUGHT, Expect.SILENT)
     assert control.defect.slug == trend.defect.healthy_twin
-    # Shorter, and neither could be decided.
+    # Shorter runs could decide neither.
     assert {trend.duration_s, control.duration_s} == {300.0}
     assert control.signature.verdicts == ("CLEAN",)
 
@@ -78,7 +78,7 @@ def test_quick_rows_are_half_a_minute_unless_their_defect_needs_more() -> None:
 
     assert {row.duration_s for row in rows.values()} == {30.0, 40.0, 45.0}
     for slug in ("rid-state-orphan", "request-partial-cycle", "undrained-recorder"):
-        # In the full matrix these are found after more than half a minute.
+        # In the full matrix, finding these takes more than half a minute.
         assert rows[slug].duration_s == 45.0
     full = {r.defect.slug: r.duration_s for r in full_matrix(KNOWN) if r.defect is not None}
     assert all(row.duration_s <= full[slug] for slug, row in rows.items())
@@ -89,7 +89,7 @@ def test_full_has_a_twin_of_the_very_traffic_of_every_defective_row() -> None:
 
     twins = [row for row in rows if row.expect is Expect.TWIN]
     for row in rows:
-        # A comparison has the engine without the defect in itself.
+        # A comparison already includes the engine without the defect.
         if row.expect is Expect.CAUGHT and row.signature.found_by is FoundBy.SOAK:
             same = [
                 t

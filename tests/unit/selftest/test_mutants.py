@@ -1,4 +1,4 @@
-"""What is kept of a measurement of recall, what a soak comes to, and the numbers of all."""
+"""Measuring recall: what is stored, the outcomes of soaks, and the totals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDS: dict[str, tuple[Event, ...]] = {
 
 
 class Fakes(MutantTest):
-    """Without soaks: ``outcomes`` by slug, found where nothing else is given."""
+    """Runs no soaks: takes ``outcomes`` by slug; the default is FOUND."""
 
     def __init__(self, store: Path, jobs: int = 2) -> None:
         self.lines: list[str] = []
@@ -46,7 +46,7 @@ class Fakes(MutantTest):
 
 
 def store_with(tmp_path: Path, killed: list[Candidate]) -> Path:
-    """A store in which the laws have killed ``killed``."""
+    """Return a store in which the laws have killed ``killed``."""
     slugs = {c.slug for c in killed}
     kills = [
         Kill(REACHED),
@@ -227,7 +227,7 @@ def test_crashed_and_dead_are_in_no_denominator_and_unreached_is_a_miss() -> Non
 
     text = recall.markdown(recall.recall_of(measured(*those)))
 
-    # Wilson's interval of 8 of 10, from R's prop.test without continuity correction.
+    # Wilson's interval for 8 of 10, from R's prop.test without continuity correction.
     assert "| all | 8 of 10, 80% (49% to 94%) | 8 | 1 | 1 | 1 | 1 |" in text
     assert "| clears | - | 0 | 0 | 0 | 0 | 0 |" in text
     assert "`a.py:A.b: missed`" in text

@@ -1,4 +1,4 @@
-"""The soaks of the self-test: what is started, and what an engine that will not start comes to."""
+"""The soaks of the self-test: what is started, and what happens if an engine cannot start."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_soak_that_cannot_start_is_a_wrong_row_with_its_sentence(tmp_path: Pat
 
 
 def stored(store: Path, asked: Row, folder: str, *, finished: bool) -> Path:
-    """A run directory as a row leaves it behind; what is in it nobody can read."""
+    """Create a run directory like that of a row; its verdict, if any, is unreadable."""
     run = store / asked.slug / folder
     run.mkdir(parents=True)
     if finished:
@@ -88,7 +88,7 @@ def test_a_row_with_a_finished_run_in_the_store_is_judged_and_not_run(tmp_path: 
 
     (outcome,) = SelfTest(tmp_path, jobs=1).run([asked], lambda _: None)
 
-    # A soak of this profile would have ended with its exit code; the stored run is unreadable.
+    # A soak of this profile would report an exit code; the stored run is merely unreadable.
     assert "exit code" not in outcome.wrong[0]
     assert newest.name in outcome.wrong[0]
 
