@@ -1,4 +1,4 @@
-"""How requests hand their KV and states over: between chunks, at the end, when dropped."""
+"""How requests hand their KV and states to the tree: between chunks, at the end, when dropped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.engine.cache.trees import Buffers, HybridTree, PagedTree, TreeRe
 
 
 def start(tree: HybridTree, ids: Sequence[int], rid: str = "r") -> TreeReq:
-    """Match, lock and take a row, as admission does; nothing is computed yet."""
+    """Match, lock and take a row, as admission does, without computing anything."""
     req = TreeReq(rid, list(ids))
     matched = tree.cache.match_prefix(
         MatchPrefixParams(RadixKey(req.fill_ids[:-1]), cow_mamba=True, req=req)
@@ -37,7 +37,7 @@ def start(tree: HybridTree, ids: Sequence[int], rid: str = "r") -> TreeReq:
 
 
 def compute(tree: HybridTree | PagedTree, req: TreeReq, end: int) -> None:
-    """Take positions up to ``end`` and call them final."""
+    """Allocate positions up to ``end`` and mark them as committed."""
     row, begin = req.kv.req_pool_idx, req.kv.kv_allocated_len
     assert row is not None
     last = int(tree.rows.req_to_token[row, begin - 1]) if begin else -1
@@ -141,7 +141,7 @@ def test_between_chunks_the_tree_gets_a_copy_and_the_request_a_lock() -> None:
     assert req.kv.prefix_indices.tolist() == [1, 2, 3]
     assert node.full_lock_ref == 1
     assert (tree.kv.held(REQ), tree.kv.held(TREE)) == (0, 3)
-    # The request goes on in place: its later state must not reach the tree's copy.
+    # The request continues in its own slot; its later state must not change the tree's copy.
     tree.states.mamba_cache.temporal[:, slot] = 9.0
     assert bool((tree.states.mamba_cache.temporal[:, node.mamba_value] == 4).all())
     compute(tree, req, 5)
@@ -273,7 +273,7 @@ def tracking_tree(page_size: int = 4, mamba_slots: int = 16) -> HybridTree:
 
 
 def track(tree: HybridTree, req: TreeReq, seqlen: int) -> int:
-    """A step saves the state of a request after ``seqlen`` tokens; in which slot."""
+    """Save the state of ``req`` after ``seqlen`` tokens, as a step does; return its slot."""
     slot = tree.rows.take_track_slot(req)
     assert slot is not None
     tree.rows.complete_track(req, seqlen)

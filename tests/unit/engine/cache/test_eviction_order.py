@@ -1,4 +1,4 @@
-"""The LRU lists are the order of eviction: who breaks a list gets other victims, or none."""
+"""The LRU lists define the order of eviction: a broken list yields other victims, or none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOTH = pytest.mark.parametrize("list_class", [FullLRUList, MambaLRUList])
 
 
 def used_tree() -> HybridTree:
-    """Four prompts, one of them in two turns; [4] is locked, [5] was, [1] and [3] were hit last."""
+    """Return a tree of five prompts: [4] is locked, [5] was; [1], then [3], were hit last."""
     tree = HybridTree()
     for ids in ([1], [1, 2], [3], [4], [5]):
         tree.insert(ids)
@@ -26,7 +26,7 @@ def used_tree() -> HybridTree:
 
 
 def victims(list_class: type[LRUList]) -> list[Prefix] | str:
-    """Prefixes in the order in which they lose their state; or the error that came instead."""
+    """Return prefixes in the order in which they lose their state, or the name of the error."""
     params = EvictParams(num_tokens=1) if list_class is FullLRUList else EvictParams(mamba_num=1)
     gone: list[Prefix] = []
     try:

@@ -1,4 +1,4 @@
-"""Queues of what may be evicted: order, late comers, entries out of date."""
+"""Queues of evictable nodes: order, nodes added late, stale entries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_node_that_was_away_comes_back_to_its_place() -> None:
 @pytest.mark.parametrize("used", range(3))
 def test_a_node_that_was_used_and_not_touched_is_misplaced(policy: str, used: int) -> None:
     queue = make_eviction_queue(policy)
-    # The last one is a late comer.
+    # The last one is added late.
     nodes = [node(1, 1), node(3, 3), node(2, 2)]
     for member in nodes:
         queue.add(member)
@@ -58,7 +58,7 @@ def test_a_node_that_was_used_and_not_touched_is_misplaced(policy: str, used: in
 
     nodes[used].last_access_time = 4
 
-    # In order of last use the youngest has the right place whatever its time.
+    # Under LRU the youngest node is in the right place, however recent its time.
     expected = [] if (policy, used) == ("lru", 1) else [1]
     assert len(queue.misplaced()) == len(expected)
     queue.touch(nodes[used])

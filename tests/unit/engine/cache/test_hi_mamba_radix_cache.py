@@ -1,4 +1,4 @@
-"""The hybrid tree with a host tier, node by node: where KV and states are, what goes together."""
+"""The hybrid tree with a host tier, node by node: where KV and states are stored and removed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class HostWorld:
         self.tree = HiMambaRadixCache(params, controller, states, write_policy)
 
     def insert(self, tokens: list[int]) -> None:
-        """What a request computed: the KV of a token is the token, a state the sum of all."""
+        """Insert a computed request: the KV of a token is the token, and the state is their sum."""
         value, slots = self.allocator.alloc(len(tokens)), self.mamba.alloc(1)
         assert value is not None
         assert slots is not None
@@ -75,7 +75,7 @@ class HostWorld:
         return self.tree.match_prefix(MatchPrefixParams(RadixKey(tokens)))
 
     def read(self, tokens: list[int]) -> tuple[list[float], float]:
-        """The KV and the state that a request would read."""
+        """Return the KV and the state that a request would read."""
         found = self.match(tokens)
         state = found.last_device_node.mamba_value
         assert state is not None
@@ -97,7 +97,7 @@ class HostWorld:
         return started
 
     def check(self) -> None:
-        """The tree is sound, and every account says what the nodes say."""
+        """Check the tree, and that every ownership record agrees with the nodes."""
         self.tree.sanity_check()
         held = self.tree.tree_slots()
         assert sorted(self.allocator.slots_of(TREE)) == sorted(held.kv_indices)
@@ -116,7 +116,7 @@ READ = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 21.0)
 def evicted_world(
     host_size: int = SIZE, host_states: int = STATES, failing: frozenset[int] = frozenset()
 ) -> HostWorld:
-    """TEXT and its state are on the host alone."""
+    """Return a world with TEXT and its state on the host only."""
     world = HostWorld(host_size, host_states, failing=failing)
     world.insert(TEXT)
     world.poll()
@@ -353,7 +353,7 @@ def test_a_state_may_go_while_the_kv_of_its_node_is_written(
     world = HostWorld(write_policy=write_policy)
     world.insert(TEXT)
     world.insert([1, 2, 9])
-    # The write of [1, 2], which began before it had a state, holds its KV alone.
+    # The write of [1, 2] began before the node had a state, so it protects only its KV.
     world.insert([1, 2])
 
     world.evict(tokens=0, states=3)
@@ -426,7 +426,7 @@ def test_the_sanity_check_finds_a_state_whose_kv_the_host_has_not() -> None:
 
 
 def test_nodes_keep_arrays_of_their_own() -> None:
-    """A view would keep the array of a whole transfer, or of a node cut since, alive."""
+    """A view would keep alive the array of a whole transfer, or of a node that was split later."""
     world = HostWorld()
     world.insert(TEXT)
     world.match([1, 2, 9])
@@ -443,7 +443,7 @@ def test_nodes_keep_arrays_of_their_own() -> None:
 def test_the_sanity_check_finds_a_node_that_went_while_it_was_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The fault of sglang#23696: the deletion does not ask who reads a node."""
+    """The fault of sglang#23696: eviction does not check whether a node is being read."""
     world = evicted_world()
     assert world.load_back(TEXT)
     monkeypatch.setattr(HiMambaRadixCache, "_is_host_protected", lambda *_: False)

@@ -1,7 +1,7 @@
-"""The unified tree with a host tier, node by node: what is its own beside the dedicated trees.
+"""The unified tree with a host tier, node by node: what differs from the dedicated trees.
 
-That it answers as these do wherever both define the answer, a law shows
-(tests/laws/test_unified_host_equals_dedicated.py).
+tests/laws/test_unified_host_equals_dedicated.py shows that it gives the same answers as those trees
+wherever both define one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def states_world(setup: HostTierSetup = SETUP) -> HostWorld:
 
 
 def windows_world(setup: HostTierSetup = SETUP, swa_tokens: int = 24) -> HostWindowWorld:
-    """Windows of 4 tokens: a prefix needs the 3 before its end."""
+    """Return a world with windows of 4 tokens: a hit needs the 3 tokens before its end."""
     return HostWindowWorld(HostWindowTree(setup, 32, swa_tokens))
 
 
 def say(world: HostWorld, ids: list[int]) -> None:
-    """A request computes ``ids`` and ends; its transfers, too."""
+    """Run a request that computes ``ids``, and complete its transfers."""
     assert world.start([*ids, 9])
     req = world.requests[-1]
     assert world.compute(req, len(ids) - req.kv.kv_committed_len)
@@ -54,7 +54,7 @@ def evict(world: HostWorld, tokens: int = 32, states: int = 0, windows: int = 0)
 
 
 def lengths(world: HostWorld, ids: list[int]) -> tuple[int, int]:
-    """What of ``ids`` the device has, and how much more the host."""
+    """Return how many tokens of ``ids`` hit on the device, and how many more on the host."""
     found = world.tree.match(ids)
     return found.prefix_len, found.host_hit_length
 
@@ -173,7 +173,7 @@ def test_a_node_that_is_cut_while_it_is_copied_has_its_window_in_both_halves() -
         for node in world.tree.cache.iter_nodes()
         for array in (node.value, node.host_value, node.swa_host_value)
     ]
-    # A view would keep the array of a whole transfer, or of a node cut since, alive.
+    # A view would keep alive the array of a whole transfer, or of a node that was split later.
     assert [isinstance(a, np.ndarray) and a.base is None for a in arrays] == [True] * 9
 
 
@@ -229,7 +229,7 @@ def test_the_host_does_not_lose_a_window_that_a_load_reads() -> None:
 
 @pytest.mark.parametrize(("number", "device", "host"), [(1, 6, 0), (2, 0, 6)])
 def test_a_failed_transfer_of_a_window_loses_nothing(number: int, device: int, host: int) -> None:
-    """The first is a write, the second a load."""
+    """Transfer 1 is the write, transfer 2 the load."""
     world = windows_world(replace(SETUP, failing=number.__eq__))
     say(world, TEXT)
     if number == 2:

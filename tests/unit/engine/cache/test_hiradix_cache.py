@@ -51,7 +51,7 @@ class HostWorld:
         self.tree = HiRadixCache(params, controller, write_policy)
 
     def insert(self, tokens: list[int]) -> None:
-        """What a request computed: the KV of a token is the token."""
+        """Insert a computed request: the KV of a token is the token."""
         value = self.allocator.alloc(len(tokens))
         assert value is not None
         self.keys[torch.from_numpy(value)] = torch.tensor(tokens, dtype=torch.float64)
@@ -62,7 +62,7 @@ class HostWorld:
         return self.tree.match_prefix(MatchPrefixParams(RadixKey(tokens)))
 
     def read(self, tokens: list[int]) -> list[float]:
-        """The KV that a request would read."""
+        """Return the KV that a request would read."""
         read: list[float] = self.keys[self.match(tokens).device_indices].tolist()
         return read
 
@@ -81,7 +81,7 @@ class HostWorld:
         return started
 
     def check(self) -> None:
-        """The tree is sound, and either account says what the nodes say."""
+        """Check the tree, and that both allocators' owners agree with the nodes."""
         self.tree.sanity_check()
         held = self.tree.tree_slots()
         assert sorted(self.allocator.slots_of(TREE)) == sorted(held.kv_indices)
@@ -92,7 +92,7 @@ TEXT = [1, 2, 3, 4, 5, 6]
 
 
 def evicted_world(host_size: int = SIZE, failing: frozenset[int] = frozenset()) -> HostWorld:
-    """TEXT is on the host alone."""
+    """Return a world with TEXT on the host only."""
     world = HostWorld(host_size, failing=failing)
     world.insert(TEXT)
     world.poll()
@@ -223,7 +223,7 @@ def test_the_oldest_evicted_leaf_makes_room_on_the_host() -> None:
 
 
 def test_a_node_that_the_host_has_not_goes_with_what_it_has_below() -> None:
-    # Of the second insert's two writes, one for each half, that of the first half fails again.
+    # The second insert writes both halves of the text; the write of the first half fails again.
     world = HostWorld(failing=frozenset({1, 2}))
     world.insert(TEXT[:3])
     world.poll()
@@ -368,7 +368,7 @@ def test_a_hit_that_does_not_make_its_leaf_on_the_host_the_youngest_is_a_contrad
 
 
 def test_nodes_keep_arrays_of_their_own() -> None:
-    """A view would keep the array of a whole transfer, or of a node cut since, alive."""
+    """A view would keep alive the array of a whole transfer, or of a node that was split later."""
     world = HostWorld()
     world.insert(TEXT)
     world.match([1, 2, 9])

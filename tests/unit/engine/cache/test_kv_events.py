@@ -1,4 +1,4 @@
-"""KV cache events: told in order, one entry per block, nothing when nobody asked for them."""
+"""KV cache events: in order, one entry per block, and nothing is recorded when disabled."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_block_is_named_by_all_tokens_up_to_its_end_however_nodes_divide_them(
 
 
 def follow(known: set[int], events: list[KvEvent]) -> None:
-    """What a router does with events; it objects to what cannot be."""
+    """Apply events to ``known``, as a router would; fail on impossible ones."""
     for event in events:
         match event:
             case BlockStored(block_hashes, parent_block_hash):

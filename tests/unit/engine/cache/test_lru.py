@@ -1,4 +1,4 @@
-"""The two lists linked through the nodes."""
+"""The two LRU lists, linked through the nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def three(list_class: Lists) -> tuple[FullLRUList | MambaLRUList, list[TreeNode]
 
 
 def add_members(linked: FullLRUList | MambaLRUList, numbers: Iterable[int]) -> dict[int, TreeNode]:
-    """New members, last used in the order of their numbers."""
+    """Add new nodes, last used in the order of their numbers."""
     nodes = {number: TreeNode(number, RadixKey([number]), NO_TOKENS, None) for number in numbers}
     for number, node in nodes.items():
         node.mamba_value = number
@@ -38,7 +38,7 @@ def ids(linked: FullLRUList | MambaLRUList) -> list[int]:
 
 
 def neighbours(node: TreeNode) -> list[TreeNode]:
-    """The nodes that ``node`` still points at."""
+    """Return the nodes that ``node`` still points to."""
     pointers: list[TreeNode | None] = [
         node.full_prev,
         node.full_next,

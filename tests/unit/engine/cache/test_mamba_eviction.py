@@ -1,4 +1,4 @@
-"""Eviction from the hybrid tree: which goes first, what goes with it, what stays."""
+"""Eviction from the hybrid tree: what is evicted first, what along with it, and what stays."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_cascade_stops_at_a_node_with_a_state() -> None:
     assert set(prefixes(tree.cache)) == {(1,)}
     assert tree.cache.events.evict_cascade == 1
     tree.audit()
-    # And that node is a leaf now, which can be evicted in its turn.
+    # That node is now a leaf, so it can be evicted next.
     assert tree.cache.evict(EvictParams(num_tokens=1)) == EvictResult(1, 1)
 
 
@@ -227,7 +227,7 @@ class Tracer(Protocol):
 
 
 def lines_run_by_an_eviction(nodes: int) -> int:
-    """Lines of Python that one eviction runs in a tree half locked and mostly internal."""
+    """Count the Python lines that an eviction runs in a half-locked, mostly internal tree."""
     tree = HybridTree(kv_tokens=nodes, mamba_slots=nodes)
     for chain in range(nodes // 10):
         ids: list[int] = []
@@ -244,7 +244,7 @@ def lines_run_by_an_eviction(nodes: int) -> int:
         return count
 
     before = sys.gettrace()
-    # A collection in between would run the lines of its callbacks.
+    # A garbage collection would add the lines of its callbacks.
     gc.disable()
     sys.settrace(count)
     try:

@@ -145,7 +145,7 @@ def test_a_match_that_ends_in_a_node_splits_it_and_falls_back_to_the_last_state(
     assert result.device_indices.tolist() == [1, 2]
     assert result.last_device_node is tree.node([1, 2])
     assert tree.node([1, 2, 3]).mamba_value is None
-    # What was used is younger than what was only split.
+    # A node that was used is younger than one that was only split.
     assert full_order(tree) == [(3,), (4,), (1, 2)]
     tree.audit()
 
@@ -184,7 +184,7 @@ def test_branching_length_is_the_aligned_length_that_would_have_been_a_hit(
         tree.insert(range(hit))
     tree.insert(range(matched))
     tree.insert([*range(matched), 1000])
-    # The state at the end of the shared part goes, its KV stays.
+    # Evict the state at the end of the shared part, but keep its KV.
     for ids in (range(matched),):
         node = tree.node(ids)
         assert node.mamba_value is not None
@@ -293,7 +293,7 @@ def test_locking_the_root_does_nothing() -> None:
     assert tree.cache.inc_lock_ref(tree.cache.root_node).delta == 0
     tree.cache.dec_lock_ref(tree.cache.root_node)
 
-    assert tree.cache.root_node.full_lock_ref == 1  # for good
+    assert tree.cache.root_node.full_lock_ref == 1  # permanently
 
 
 def test_a_lock_from_before_a_revival_does_not_unlock_the_state_of_others() -> None:
@@ -362,7 +362,7 @@ def test_on_a_full_pool_a_hit_evicts_another_state_never_its_own() -> None:
     tree.insert([1, 2, 3])
     req = TreeReq()
 
-    # The hit is the older of the two states, so an unlocked hit would have been the victim.
+    # The hit has the older of the two states, so it would be evicted if it were not locked.
     result = tree.cache.match_prefix(
         MatchPrefixParams(RadixKey([1, 2, 9]), cow_mamba=True, req=req)
     )

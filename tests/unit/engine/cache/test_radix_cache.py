@@ -17,7 +17,7 @@ from tests.unit.engine.cache.trees import PagedTree, prefixes, tokens_in
 
 
 def pages(*numbers: int, page_size: int = 4) -> list[int]:
-    """Tokens of whole pages, each page made of one number."""
+    """Return the tokens of whole pages; each page repeats one number."""
     return [number for number in numbers for _ in range(page_size)]
 
 
@@ -82,7 +82,7 @@ def test_duplicate_pages_are_freed_whole() -> None:
 
 
 def evicted_in_order(tree: PagedTree) -> list[int]:
-    """First token of each leaf in the order in which they go."""
+    """Evict everything; return the first token of each leaf, in order of eviction."""
     gone = []
     while tree.cache.node_count():
         before = {node.id: next(iter(node.key)) for node in tree.cache.iter_nodes()}

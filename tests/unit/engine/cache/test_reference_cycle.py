@@ -1,4 +1,4 @@
-"""Evicted nodes die by reference count; with sglang#25770 put back they pile up."""
+"""Reference counting frees evicted nodes; with the bug of sglang#25770 they pile up."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.unit.engine.cache.trees import (
     WindowTree,
 )
 
-# Nodes of engines that other tests keep.
+# Nodes of engines that other tests keep alive.
 EARLIER: list[TreeNode] = []
 
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """Only reference counts free anything while a test counts nodes."""
+    """Disable the collector, so that only reference counting frees nodes during a test."""
     gc.collect()
     gc.disable()
     EARLIER.extend(tree_nodes())
@@ -42,7 +42,7 @@ def no_collector() -> Iterator[None]:
 
 @pytest.fixture
 def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unlinking as it was before the fix: the removed node keeps its own two pointers."""
+    """Unlink as before the fix: the removed node keeps its own two pointers."""
 
     def keep_full(self: FullLRUList, node: TreeNode) -> None:
         node.full_prev.full_next = node.full_next
@@ -64,13 +64,13 @@ def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stray_nodes(tree: AnyHybridTree | AnyWindowTree) -> int:
-    """Live node objects that are neither in the tree nor ends of its lists."""
+    """Return the number of live nodes that are neither in the tree nor ends of its lists."""
     live = len(tree_nodes()) - len(EARLIER)
     return live - tree.cache.live_node_count()
 
 
 def chat(tree: AnyHybridTree, turns: int, seed: int = 1) -> None:
-    """Conversations that grow by two tokens a turn, with states running short before KV does."""
+    """Insert chats that grow by two tokens a turn; states run short before KV does."""
     rng = random.Random(seed)
     prompts = [[1, 2, 3, 4], [1, 2, 5, 6]]
     open_chats = [[*rng.choice(prompts), rng.randrange(100, 10**6)] for _ in range(4)]
@@ -112,12 +112,12 @@ def test_kept_pointers_strand_nearly_every_evicted_node(stale_pointers: None) ->
     evicted = tree.cache.events.nodes_removed
     assert evicted > 300
     assert stray_nodes(tree) > 0.95 * evicted
-    # The pools balance all the same: only the host's memory can show this.
+    # The pools balance nevertheless: only host memory can show this leak.
     tree.audit()
 
 
 def chat_in_windows(turns: int, kind: type[AnyWindowTree] = WindowTree) -> AnyWindowTree:
-    """Conversations as in ``chat``; the window pool runs short long before the full one."""
+    """Insert chats as in ``chat``; the window pool runs short long before the full one."""
     tree = kind(kv_tokens=120, swa_tokens=40, window=3)
     rng = random.Random(1)
     open_chats = [[start, start + 1] for start in range(0, 40, 10)]
@@ -154,7 +154,7 @@ def test_kept_pointers_of_the_window_list_strand_evicted_nodes(stale_pointers: N
 
 
 def long_chats(tree: AnyHybridTree, turns: int, seed: int = 1) -> None:
-    """Many conversations, each turn of a random one: few states for the KV of all of them."""
+    """Insert turns of many chats in random order, with few states compared to their KV."""
     rng = random.Random(seed)
     open_chats = [[chat_id] for chat_id in range(1000, 1048)]
     for turn in range(turns):
@@ -183,7 +183,7 @@ def test_in_a_unified_tree_the_chains_hang_from_living_tombstones_and_survive_a_
     gc.collect()
 
     assert stray_nodes(tree) > 0.8 * evicted
-    # Only when the tombstones go are the chains garbage.
+    # The chains become garbage only when the tombstones are removed.
     tree.cache.reset()
     gc.collect()
     assert stray_nodes(tree) == 0

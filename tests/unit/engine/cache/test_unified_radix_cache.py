@@ -1,4 +1,4 @@
-"""What is the unified tree's own: leaves without a state, receipts, and what it refuses."""
+"""What only the unified tree has: leaves without a state, lock receipts, and its refusals."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_hit_makes_young_the_one_window_that_it_reads() -> None:
     tree.cache.evict(EvictParams(swa_num_tokens=3))
 
     whole = {ids for ids, node in prefixes(tree.cache).items() if not node.swa_tombstone}
-    # A token behind the hit reads two before it, which are in two nodes.
+    # The token after the hit reads the two before it, which are in two nodes.
     assert whole == {(1, 2, 3), (1, 2, 3, 4)}
     tree.audit()
 

@@ -1,6 +1,6 @@
 """Transfers between a device pool and a host pool: nothing is lost, whenever and however they end.
 
-The machine's model is a plain dict: what each run of tokens holds, and where it is.
+The state machine models the pools as plain dicts: the content and place of each run of tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_controller(
 
 
 def fill(controller: HiCacheController, tokens: int, value: float) -> IntArray:
-    """A run of the tree's on the device, whose KV is ``value``, ``value`` + 1, ..."""
+    """Allocate a run of tokens for the tree, with KV ``value``, ``value`` + 1, ..."""
     indices = controller.mem_pool_device_allocator.alloc(tokens, TREE)
     assert indices is not None
     device_rows(controller)[indices] = value + torch.arange(tokens, dtype=torch.float64)[:, None]
@@ -54,7 +54,7 @@ def fill(controller: HiCacheController, tokens: int, value: float) -> IntArray:
 
 
 def device_rows(controller: HiCacheController) -> torch.Tensor:
-    """The last layer's values by token."""
+    """Return the last layer's values by slot."""
     pool = controller.mem_pool_device
     kv = pool.full_kv_pool if isinstance(pool, HybridLinearKVPool) else pool
     return kv.v_buffer[-1][:, 0, :]
@@ -66,7 +66,7 @@ def content(controller: HiCacheController, indices: IntArray) -> list[float]:
 
 
 def settle_all(controller: HiCacheController) -> list[bool]:
-    """Whether each transfer with an answer succeeded."""
+    """Settle all acknowledged transfers; return whether each succeeded."""
     succeeded = []
     for queue in (controller.ack_write_queue, controller.ack_load_queue):
         while queue:
@@ -168,7 +168,7 @@ def test_host_sizes_are_whole_pages() -> None:
 
 
 class TransferMachine(RuleBasedStateMachine):
-    """Runs of tokens that go to the host and come back, with answers and failures as chosen."""
+    """Runs of tokens move to the host and back, with chosen delays and failures."""
 
     @initialize(page_size=st.sampled_from([1, 4]))
     def build(self, page_size: int) -> None:
@@ -180,7 +180,7 @@ class TransferMachine(RuleBasedStateMachine):
             lambda number: number in self.failing,
         )
         self.controller = make_controller(chosen, page_size, host_pages=5)
-        # By run: what it holds, and where it is on either side.
+        # For each run: its content, and its slots on the device and on the host.
         self.texts: dict[int, list[float]] = {}
         self.device: dict[int, IntArray] = {}
         self.host: dict[int, IntArray] = {}
@@ -252,7 +252,7 @@ class TransferMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.device)
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        """A run that nobody copies goes from one side; the last copy takes the run with it."""
+        """Evict an idle run from one side; forget the run with its last copy."""
         run = data.draw(st.sampled_from(sorted(self.texts)))
         if run in self.moving:
             return
@@ -298,7 +298,7 @@ TestTransferMachine.settings = settings(max_examples=60, stateful_step_count=30)
 def test_a_copy_without_room_in_one_pool_takes_nothing_of_the_others(
     tokens: int, states: int
 ) -> None:
-    """Host and device have room for 4 tokens and 1 state."""
+    """Host and device each have room for 4 tokens and 1 state."""
     params = Mamba2CacheParams(Mamba2StateShape(((2, 1),), (1, 1, 1), conv_kernel=2), (0,))
     device_states = MambaPool(1, params, (0,), "cpu", torch.float64)
     accounts = MambaSlotAllocator(1), MambaPoolHost(device_states, 1)

@@ -1,4 +1,4 @@
-"""What callers may pass as slots, brought into one form."""
+"""The forms in which callers may pass slots, converted to one."""
 
 from __future__ import annotations
 

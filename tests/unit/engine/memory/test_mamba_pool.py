@@ -17,7 +17,7 @@ def pool(size: int = 3, dtype: torch.dtype = torch.float32) -> MambaPool:
 
 
 def fill(states: MambaPool) -> None:
-    """A different number in every place."""
+    """Fill the pool with distinct numbers."""
     for tensor in (*states.mamba_cache.conv, states.mamba_cache.temporal):
         tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape).to(tensor.dtype))
 

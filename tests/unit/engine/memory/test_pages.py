@@ -253,7 +253,7 @@ def test_extend_fills_the_last_page_then_takes_new_ones() -> None:
     assert first is not None
     assert first.tolist() == [4, 5, 6, 7, 8, 9, 12, 13, 14]
 
-    # Request 1 goes on in page 2, then takes page 4; request 2 ends exactly at its page.
+    # Request 1 continues in page 2, then takes page 4; request 2 fills its page exactly.
     more = allocator.alloc_extend([6, 3], [9, 4], [9, 14], 4)
 
     assert more is not None

@@ -1,4 +1,4 @@
-"""Every allocator refuses a size that cannot be, by name and before it takes anything."""
+"""Every allocator refuses an impossible size with a named error, before it takes anything."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KV = [make for name, make in MAKERS.items() if name not in ("slots", "states")]
 
 
 def is_whole(allocator: Allocator) -> bool:
-    """Everything is free, once, and can still be had."""
+    """Return whether all slots can still be allocated, each once."""
     taken = allocator.alloc(SIZE)
     return taken is not None and len({int(slot) for slot in taken}) == SIZE
 
@@ -83,7 +83,7 @@ def test_a_group_of_such_a_size_is_not_opened(size: object) -> None:
         allocator.alloc_group_begin(size)  # type: ignore[arg-type]
 
     assert allocator.group_size() == 0
-    # The next window closes with its own end, so nothing stays set aside.
+    # The next group ends normally, so no slot stays reserved.
     with allocator.group(3):
         assert allocator.group_size() == 3
     assert is_whole(allocator)

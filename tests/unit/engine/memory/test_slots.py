@@ -29,7 +29,7 @@ def taken(allocator: MambaSlotAllocator, count: int) -> list[int]:
 
 
 def account(allocator: MambaSlotAllocator) -> tuple[list[int], list[int]]:
-    """Everything a refused call must leave as it was."""
+    """Return everything that a refused call must leave unchanged."""
     owners = [allocator.owner_of(slot) for slot in range(allocator.size + 1)]
     return list(allocator.free_slots), [int(owner) for owner in owners]
 
@@ -262,7 +262,7 @@ def test_a_slot_set_aside_by_a_group_is_nobodys_to_free() -> None:
 def test_the_window_is_closed_through_the_method_that_a_defect_replaces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A group that forgets its slots must show as slots missing: the account has no way round."""
+    """A group that forgets its slots must show up as missing slots: nothing bypasses its end."""
 
     def forget(self: MambaSlotAllocator) -> None:
         self._group = []

@@ -39,7 +39,7 @@ def make_storage(pages: int = 8) -> HiCacheMemory:
 
 
 class World:
-    """A host pool of 8 tokens; the storage has the first three pages of four."""
+    """A host pool of 8 tokens, and a storage with the first three of four pages."""
 
     def __init__(self, paces: Iterator[int] | None = None) -> None:
         pool = MHATokenToKVPool(8, PAGE, torch.float64, 1, 1, 1, "cpu")

@@ -1,4 +1,4 @@
-"""KV positions in two pools: taken together, given back one after the other."""
+"""KV positions in two pools: allocated together, freed separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The track buffers of requests: taken with the row, filled in turn, donated, given back."""
+"""Track buffers of requests: allocated with the row, filled in turn, donated, freed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(
 
 
 def held(pool: HybridReqToTokenPool) -> tuple[int, int, int]:
-    """Slots of requests, of their buffers, and of nobody."""
+    """Return how many slots requests hold, their buffers hold, and are free."""
     allocator = pool.mamba_allocator
     return allocator.held(REQ), allocator.held(TRACK), allocator.held(FREE)
 

@@ -1,4 +1,4 @@
-"""The thread that copies beside the steps."""
+"""The thread that copies while steps run."""
 
 from __future__ import annotations
 

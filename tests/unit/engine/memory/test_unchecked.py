@@ -1,4 +1,4 @@
-"""Allocators that refuse nothing: what a mistake does to an engine that keeps no account."""
+"""Allocators that do not check owners: what a mistake does to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pages() -> PagedTokenToKVPoolAllocator:
 
 
 def booked(allocator: Slots | KV) -> int:
-    """What the account says in all, FREE included."""
+    """Return the number of slots recorded for all owners, FREE included."""
     return sum(allocator.held(Owner(owner)) for owner in range(OWNER_COUNT))
 
 
