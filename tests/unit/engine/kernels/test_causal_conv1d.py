@@ -1,4 +1,4 @@
-"""The ragged and the one-token convolution against the token-by-token meaning."""
+"""The ragged and the one-token convolution against the token-by-token reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOTS = 9
 
 
 def make_pool(kernel_size: int) -> tuple[Tensor, Tensor]:
-    """A pool [S, D, K-1] and taps [K, D], seeded."""
+    """Return a random pool [S, D, K-1] and taps [K, D]."""
     generator = torch.Generator().manual_seed(0)
     shape = (SLOTS, CHANNELS, kernel_size - 1)
     pool = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -29,7 +29,7 @@ def make_pool(kernel_size: int) -> tuple[Tensor, Tensor]:
 def run_varlen(
     x: Tensor, weight: Tensor, pool: Tensor, slots: list[int], lens: list[int]
 ) -> list[Tensor]:
-    """Outputs request by request."""
+    """Return the output of each request."""
     plan = ConvPlan.build(lens, weight.shape[0], torch.device("cpu"))
     y = causal_conv1d_varlen(x, weight, pool, torch.tensor(slots), plan)
     starts = plan.output_starts.tolist()

@@ -1,4 +1,4 @@
-"""The convolution with a window by slot in Triton, against the reference, in float64."""
+"""The Triton convolution with one window per slot, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOTS = 9
 
 
 def rows_of(tokens: int, channels: int) -> Tensor:
-    """Some columns of a wider projection, as a model has them."""
+    """Return columns of a wider projection, as in a model."""
     return random(tokens, channels + 3)[:, :channels]
 
 
@@ -91,7 +91,7 @@ def varlen_arguments(
     track_offsets: Sequence[int] | None = None,
     bias: bool = False,
 ) -> list[Argument]:
-    """Requests whose windows lie in slots 8, 7, ...; states are tracked in slots 1, 2, ..."""
+    """Requests with windows in slots 8, 7, ...; states are saved to slots 1, 2, ..."""
     rows = torch.arange(SLOTS - 1, SLOTS - 1 - len(lens), -1)
     tracked = sum(offset > 0 for offset in track_offsets or ())
     return [

@@ -46,7 +46,7 @@ def test_what_cannot_be_compiled_is_refused_in_a_sentence(monkeypatch: pytest.Mo
 
 
 def run_compiled(*arguments: str) -> str:
-    """Not in this process, whose kernels are for the interpreter."""
+    """Run a module in a new process; kernels in this one are built for the interpreter."""
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         env={**os.environ, "TRITON_INTERPRET": "0"},

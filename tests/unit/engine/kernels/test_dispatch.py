@@ -1,4 +1,4 @@
-"""Which kernels run where, and an engine on Triton's beside one on the references."""
+"""Which kernels run on which device, and an engine on Triton compared with the references."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CONFIGS: dict[str, ModelConfig] = {"qwen3-next": NANO_MODEL, **FAMILIES}
 
 
 def model_of(family: str, kernels: Kernels, device: torch.device) -> Model:
-    """One source of weights for all devices: generators of two kinds make different numbers."""
+    """Build a model with weights from the CPU's generator; other devices' generators differ."""
     config = CONFIGS[family]
     parts = RandomWeights(config, 1, CPU), torch.float64, device, kernels
     if isinstance(config, GptOssConfig):
@@ -75,7 +75,7 @@ def model_of(family: str, kernels: Kernels, device: torch.device) -> Model:
 
 
 def texts(family: str, kernels: Kernels, device: torch.device) -> list[list[int]]:
-    """What an engine says after three prompts, two of which share a beginning."""
+    """Return an engine's outputs for three prompts, two of which share a prefix."""
     config = replace(
         NANO_ENGINE,
         device=str(device),

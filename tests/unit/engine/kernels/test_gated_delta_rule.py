@@ -1,4 +1,4 @@
-"""The chunked form and the one-token step against the recurrent meaning."""
+"""The chunked form and the one-token step against the recurrent reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hybridbench.engine.kernels.gated_delta_rule.reference import (
 
 @dataclass
 class Case:
-    """Inputs of several requests, one after the other: [T, ...] each, states [R, HV, K, V]."""
+    """Concatenated inputs of several requests: [T, ...] each, and states [R, HV, K, V]."""
 
     lens: list[int]
     q: Tensor
@@ -57,7 +57,7 @@ class Case:
         return cls(lens, *(tensor.to(dtype) for tensor in tensors))
 
     def expected(self) -> tuple[Tensor, Tensor]:
-        """Outputs [T, HV, V] and states, request by request through the recurrence."""
+        """Return the reference's outputs [T, HV, V] and states."""
         outputs, states = [], []
         parts = [torch.split(x, self.lens) for x in (self.q, self.k, self.v, self.g, self.beta)]
         for i in range(len(self.lens)):
@@ -68,7 +68,7 @@ class Case:
         return torch.cat(outputs), torch.cat(states)
 
     def expected_after(self, offsets: list[int]) -> Tensor:
-        """The states after ``offsets`` tokens of each request that has one above 0."""
+        """Return the states after ``offsets`` tokens, for requests whose offset is above 0."""
         firsts = []
         for i, offset in enumerate(offsets):
             start = sum(self.lens[:i])
@@ -86,7 +86,7 @@ class Case:
         offsets: list[int] | None = None,
         snapshots: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The same by chunks; q, k and v of the padded places are those of one row of noise."""
+        """Return the same from the chunked form; padded q, k and v are filled with ``padding``."""
         lens = np.array(self.lens, dtype=np.int64)
         starts = np.cumsum(lens) - lens
         plan = ChunkPlan.build(self.lens, starts, torch.device("cpu"), chunk_size, offsets)
@@ -200,7 +200,7 @@ def test_what_stands_in_padded_places_changes_nothing() -> None:
 
 
 def test_repeated_keys_without_decay_stay_accurate_in_float32() -> None:
-    """The worst conditioned system: every key the same, nothing forgotten, full write strength."""
+    """The worst conditioned system: equal keys, no decay, full write strength."""
     case = Case.make([64], dtype=torch.float32, decay=0.0)
     case.k[:] = case.k[0]
     case.beta.fill_(0.999)

@@ -1,4 +1,4 @@
-"""The gated delta rule in Triton, against the reference, in float64."""
+"""The gated delta rule in Triton, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.engine.kernels.agreement import (
 
 
 def gating_arguments(tokens: int, heads: int) -> list[Argument]:
-    """Columns of one projection, as a model has them; some decays are very slow, some fast."""
+    """Return columns of one projection, as in a model, with very slow and fast decays."""
     projected = random(tokens, 2 * heads + 3) * 20.0
     a, b = projected[:, 1 : heads + 1], projected[:, heads + 1 : 2 * heads + 1]
     return [a, b, -random(heads).exp(), random(heads)]
@@ -63,7 +63,7 @@ def update_arguments(
     *,
     into: bool = False,
 ) -> list[Argument]:
-    """A pool of 7 slots; those that are not read are NaN."""
+    """Arguments with a pool of 7 slots; slots that are not read are NaN."""
     batch = len(slots)
     rows: Tensor = torch.tensor(slots, dtype=torch.int64)
     mixed = random(batch, heads * value_dim + 4)
@@ -167,7 +167,7 @@ def chunk_arguments(
     dims: tuple[int, int] = (5, 3),
     track_offsets: Sequence[int] | None = None,
 ) -> list[Argument]:
-    """Rows of a convolution, which are NaN between requests; states by slot, NaN but for theirs."""
+    """Arguments in which unused convolution rows and unused state slots are NaN."""
     count, gap, tokens = len(lens), 3, sum(lens)
     starts = np.cumsum(np.asarray(lens) + gap) - np.asarray(lens)
     plan = ChunkPlan.build(lens, starts, CPU, chunk_size, track_offsets)
@@ -181,7 +181,7 @@ def chunk_arguments(
     return [
         qk,
         mixed[:, 4:].view(-1, heads[0], dims[1]),
-        # Slow decays, so that the first tokens of a chunk matter to its last.
+        # Decays are slow, so that the first tokens of a chunk affect its last.
         -0.1 * random(tokens, heads[0]).exp(),
         random(tokens, heads[0]).sigmoid(),
         pool_of_layers(2 * count + 1, (heads[0], *dims), slots),
@@ -224,7 +224,7 @@ def test_segments_of_chunks_equal_the_reference(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = device_of(device)
-    # Of seven chunks two, two and three; both states are wanted in the last segment.
+    # Seven chunks make segments of two, two and three; the last one saves both states.
     monkeypatch.setattr(chunked, "_SEGMENT_CHUNKS", 3)
 
     assert_agrees(
@@ -277,7 +277,7 @@ def test_segments_are_of_2048_tokens_or_of_a_chunk_of_each_request(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str, dtype: torch.dtype) -> None:
-    """Its rows are alike, so that powers of its matrix would reach 1e17 and cancel."""
+    """All rows are equal, so powers of the matrix would reach 1e17 and cancel."""
     place = device_of(device)
     plan = ChunkPlan.build([64], np.zeros(1, dtype=np.int64), CPU, 64)
     qk = torch.full((64, 2, 1, 4), 0.5, dtype=torch.float64)

@@ -15,7 +15,7 @@ from tests.unit.engine.kernels.agreement import DEVICES, assert_agrees, device_o
 def arguments(
     loc: list[int], heads: int, head_dim: int, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Buffers of 9 slots, and new rows that lie in one projection, as a model has them."""
+    """Return buffers of 9 slots, and new rows that are columns of one projection, as in a model."""
     generator = torch.Generator().manual_seed(len(loc))
     keys, values = torch.randn(2, 9, heads, head_dim, generator=generator).to(dtype)
     projected = torch.randn(len(loc), 2 * heads + 1, head_dim, generator=generator).to(dtype)
@@ -45,7 +45,7 @@ def test_rows_go_to_their_slots(
 @pytest.mark.parametrize("device", DEVICES)
 def test_padding_writes_only_to_the_dump(device: str) -> None:
     keys, values, loc, k, v = arguments([0, 6, 0, 0], 1, 4)
-    # What the dump holds is whoever's write came last.
+    # Writes to the padding slot come in any order, so make the rows equal.
     k[[0, 2, 3]] = k[0].clone()
     v[[0, 2, 3]] = v[0].clone()
 

@@ -1,4 +1,4 @@
-"""The chunked form of Mamba2 and the one-token step against the recurrent meaning."""
+"""The chunked form of Mamba2 and the one-token step against the recurrent reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Case:
-    """Inputs of several requests, one after the other: [T, ...] each, states [R, H, P, N]."""
+    """Concatenated inputs of several requests: [T, ...] each, and states [R, H, P, N]."""
 
     lens: list[int]
     x: Tensor
@@ -49,7 +49,7 @@ class Case:
         )
 
     def expected(self, first: list[int] | None = None) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs and states of each request, of its ``first`` tokens if given."""
+        """Return the outputs and state of each request, after its ``first`` tokens if given."""
         outputs, states = [], []
         starts = np.cumsum(self.lens) - self.lens
         for i, (start, count) in enumerate(zip(starts, first or self.lens, strict=True)):
@@ -64,7 +64,7 @@ class Case:
     def chunked(
         self, chunk_size: int, offsets: list[int] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs [T, ...], final states and snapshots."""
+        """Return outputs [T, ...], final states and snapshots."""
         starts = np.cumsum(self.lens, dtype=np.int64) - np.array(self.lens, dtype=np.int64)
         plan = ChunkPlan.build(self.lens, starts, CPU, chunk_size, offsets)
         count = len(self.lens)

@@ -1,4 +1,4 @@
-"""Mamba2 in Triton, against the reference, in float64."""
+"""Mamba2 in Triton, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEADS, GROUPS, HEAD_DIM, WIDTH = 4, 2, 3, 5
 def update_arguments(
     slots: Sequence[int], head_dim: int = HEAD_DIM, *, into: bool = False
 ) -> list[Argument]:
-    """A pool of 7 slots; those that are not read are NaN."""
+    """Arguments with a pool of 7 slots; slots that are not read are NaN."""
     requests = len(slots)
     rows = torch.tensor(slots, dtype=torch.int64)
     shape = (HEADS, head_dim, WIDTH)
@@ -111,7 +111,7 @@ def chunk_arguments(
     width: int = WIDTH,
     track_offsets: Sequence[int] | None = None,
 ) -> list[Argument]:
-    """Rows of a convolution, which are NaN between requests; states by slot, NaN but for theirs."""
+    """Arguments in which unused convolution rows and unused state slots are NaN."""
     count, gap = len(lens), 3
     starts = np.cumsum(np.asarray(lens) + gap) - np.asarray(lens)
     plan = ChunkPlan.build(lens, starts, CPU, chunk_size, track_offsets)
@@ -158,7 +158,7 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
 def test_a_model_in_half_precision_keeps_the_digits_of_its_states(device: str) -> None:
     place = device_of(device)
     arguments = chunk_arguments([20, 3], width=33, track_offsets=[7, 0])
-    # Slow decays: the sums of fast ones have few digits after the point in any form.
+    # Decays are slow, because sums of fast ones have few exact digits in any implementation.
     arguments[2] = -torch.full((HEADS,), 0.01, dtype=torch.float64)
     coarse: list[Any] = []
     exact: list[Any] = []
@@ -182,7 +182,7 @@ def test_a_model_in_half_precision_keeps_the_digits_of_its_states(device: str) -
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
-    """Relative; slots that are not used are NaN in both."""
+    """Return the relative distance; unused slots are NaN in both and are skipped."""
     difference = found.cpu().double() - wanted
     return float(difference.nan_to_num(nan=0.0).norm() / wanted.nan_to_num(nan=0.0).norm())
 

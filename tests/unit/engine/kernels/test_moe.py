@@ -15,7 +15,7 @@ HIDDEN, WIDTH, EXPERTS = 6, 5, 7
 
 
 def make_experts() -> tuple[Tensor, Tensor]:
-    """gate_up [E, 2I, h] and down [E, I, h]."""
+    """Return gate_up [E, 2I, h] and down [E, I, h]."""
     generator = torch.Generator().manual_seed(0)
     gate_up = torch.randn(EXPERTS, 2 * WIDTH, HIDDEN, generator=generator, dtype=torch.float64)
     down = torch.randn(EXPERTS, WIDTH, HIDDEN, generator=generator, dtype=torch.float64)
@@ -23,7 +23,7 @@ def make_experts() -> tuple[Tensor, Tensor]:
 
 
 def route(tokens: int, top_k: int, busy: int) -> tuple[Tensor, Tensor]:
-    """Weights and distinct experts among the first ``busy``."""
+    """Return weights, and distinct experts among the first ``busy``."""
     generator = torch.Generator().manual_seed(tokens)
     scores = torch.rand(tokens, busy, generator=generator, dtype=torch.float64)
     weights, chosen = scores.topk(top_k, dim=-1)
@@ -60,7 +60,7 @@ def test_both_forms_give_the_weighted_sum_of_the_chosen_experts(
 
 
 def test_sorted_experts_with_biases_and_a_clamped_unit() -> None:
-    """As gpt-oss has it: the gate is cut above, up on both sides, and both have a bias."""
+    """As in gpt-oss: the gate is clamped from above, up on both sides, and both have a bias."""
     gate_up, down = make_experts()
     generator = torch.Generator().manual_seed(1)
     biases = (

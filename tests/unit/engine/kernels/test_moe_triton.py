@@ -1,4 +1,4 @@
-"""Experts chosen and multiplied in Triton, against the reference, in float64."""
+"""Choosing and multiplying experts in Triton, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_same_experts_are_chosen(
 )
 def test_a_mutant_of_the_choice_is_found(old: str, new: str, tmp_path: Path) -> None:
     changed = mutant(triton_kernel, old, new, tmp_path)
-    # The last expert of the second token is the best.
+    # The last expert is the best for the second token.
     scores = torch.tensor([[3.0, 1.0, 2.0], [0.0, 1.0, 2.0]], dtype=torch.float64)
 
     with pytest.raises(AssertionError):
@@ -166,7 +166,7 @@ def test_a_mutant_of_the_biases_is_found(tmp_path: Path) -> None:
 def test_each_tile_of_half_precision_agrees(
     tokens: int, biases: bool, device: str, dtype: torch.dtype
 ) -> None:
-    """One expert has all tokens but one; the mean over both chooses the tile."""
+    """One expert has all tokens but one; the mean over both determines the tile."""
     chosen = [[int(i == 3)] for i in range(tokens)]
 
     assert_agrees_in_half(
@@ -184,7 +184,7 @@ def test_each_tile_of_half_precision_agrees(
 def test_as_many_programs_share_a_multiprocessor_as_fit(
     pairs_per_expert: int, programs: int
 ) -> None:
-    """What a program takes of an H100's 228 KiB was read from the compiled kernels."""
+    """The shared memory per program, of an H100's 228 KiB, was read from compiled kernels."""
     tile = triton_kernel._tile_for(torch.bfloat16, pairs_per_expert)
 
     assert tile.programs(itemsize=2, shared_bytes=228 * 1024) == programs

@@ -1,4 +1,4 @@
-"""Slots in pages chosen by Triton, against the reference."""
+"""Page allocation in Triton, against the reference."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from hybridbench.engine.kernels.page_allocation import reference, triton_kernel
 from tests.unit.engine.kernels.agreement import DEVICES, assert_agrees, device_of, mutant
 
-# Prefixes that end within a page, at its end and at zero; requests of one token and of none.
+# Prefixes that end inside a page, at its end and at zero; requests with one token and with none.
 SPANS = [(0, 1), (5, 9), (16, 16), (3, 40), (16, 33), (7, 8), (0, 200)]
 
 
 def on_host(form: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
-    """The reference with tensors."""
+    """Wrap a reference function so that it takes and returns tensors."""
 
     def run(*arguments: Tensor | int) -> Tensor:
         arrays = (a.numpy() if isinstance(a, Tensor) else a for a in arguments)

@@ -1,4 +1,4 @@
-"""Attention over scattered slots against the query-by-query meaning."""
+"""Attention over scattered slots against the query-by-query reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD_DIM = 8
 
 
 class ScatteredKeys:
-    """Keys and values of some requests at shuffled slots; every other slot is NaN."""
+    """Keys and values of requests in shuffled slots; all other slots are NaN."""
 
     def __init__(self, lens: list[int], key_heads: int) -> None:
         generator = torch.Generator().manual_seed(len(lens))

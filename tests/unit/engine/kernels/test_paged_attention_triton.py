@@ -1,4 +1,4 @@
-"""Attention over scattered slots in Triton, against the reference, in float64."""
+"""Attention over scattered slots in Triton, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD_DIM = 5
 
 
 def paged_slots(lens: Sequence[int], page_size: int) -> tuple[np.ndarray, int]:
-    """A slot for every position, in whole pages in any order, and how many slots there are."""
+    """Return a slot for each position, in shuffled whole pages, and the number of slots."""
     pages = [-(-length // page_size) for length in lens]
     order = np.random.default_rng(page_size).permutation(sum(pages) + 2)[: sum(pages)] + 1
     first = np.cumsum(pages) - pages
@@ -39,7 +39,7 @@ def paged_slots(lens: Sequence[int], page_size: int) -> tuple[np.ndarray, int]:
 
 
 def pool(slots: np.ndarray, size: int, key_heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values at ``slots``; every other slot is NaN."""
+    """Return keys and values at ``slots``; all other slots are NaN."""
     both = torch.full((2, size, key_heads, HEAD_DIM), float("nan"), dtype=torch.float64)
     both[:, torch.from_numpy(slots)] = random(2, len(slots), key_heads, HEAD_DIM)
     return both[0].clone(), both[1].clone()

@@ -1,4 +1,4 @@
-"""Whole rows of a pool are overwritten, and nothing beside them."""
+"""Storing overwrites whole rows of a pool and nothing else."""
 
 from __future__ import annotations
 

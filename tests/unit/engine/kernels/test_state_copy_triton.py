@@ -1,4 +1,4 @@
-"""States copied by Triton, against the reference."""
+"""Copying states in Triton, against the reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.engine.kernels.agreement import (
 
 
 def arguments(target_rows: list[int], source_rows: list[int]) -> list[Argument]:
-    """Two kinds of state of 6 slots, from tensors of 5 rows; the second is wider than a block."""
+    """Arguments that copy two kinds of state, the second wider than a block."""
     shapes = [(3, 2, 3), (2, 600)]
     return [
         [random(6, *shape) for shape in shapes],

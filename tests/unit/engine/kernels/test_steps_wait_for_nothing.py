@@ -1,8 +1,7 @@
-"""A step asks for no value of a tensor and waits for no copy: neither host nor device stands still,
-and the device can record a decode step.
+"""A step reads no tensor value and waits for no copy, so neither the host nor the device stalls.
 
-On the meta device nothing has a value, and whatever asks for one raises.  Kernels are called up to
-their launch.
+The device can therefore record a decode step.  On the meta device, tensors have no values, and code
+that reads one raises.  Kernels are called, but not launched.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ META = torch.device("meta")
 
 
 class Launches:
-    """In the place of a Triton function: counts its launches."""
+    """Replaces a Triton function, and counts its launches."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -62,7 +61,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 
 
 class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the copies from the host to the device: which the host waits for, and which not."""
+    """Counts copies from the host to the device: those that the host waits for, and the others."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -81,7 +80,7 @@ class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given.update(kwargs or {})
         result = func(*args, **(kwargs or {}))
         tensors = [each for each in given.values() if isinstance(each, Tensor)]
-        # A number on the host, such as a factor, goes to the device with the launch.
+        # A scalar on the host, such as a factor, is passed with the launch.
         from_host = any(each.device.type == "cpu" and each.dim() for each in tensors)
         if from_host and isinstance(result, Tensor) and result.device == META:
             self.not_waited += given.get("non_blocking", False)
@@ -90,7 +89,7 @@ class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def decoded(family: str, kernels: Kernels) -> Tensor:
-    """Logits of a decode step of two requests, padded to four."""
+    """Return the logits of a decode step with two requests, padded to four."""
     config = MODELS[family]
     stepper = Stepper(build_model(config, torch.float64, "cpu", seed=4))
     requests = [stepper.start(), stepper.start()]
@@ -111,7 +110,7 @@ def test_decoding_asks_for_no_value(family: str, launches: Launches) -> None:
 
 
 def test_a_kernel_that_asks_for_one_is_seen() -> None:
-    # The reference of attention lays its groups out on the host.
+    # The reference attention builds its groups on the host.
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         decoded("gpt-oss", REFERENCE)
 
@@ -205,7 +204,7 @@ def test_an_engine_waits_for_a_device_only_to_read_tokens(
     )  # fmt: skip
     prompts = [[1, 2, 3, 4, 5], [1, 2, 3, 9, 8, 7]]
     params = SamplingParams(max_new_tokens=6, ignore_eos=True)
-    # Compiles the kernels; later prompts find their prefix.
+    # This compiles the kernels and fills the tree, so that the later prompts hit their prefixes.
     expected = engine.generate(prompts, params)
     healthy = engine._runner.next_tokens
 

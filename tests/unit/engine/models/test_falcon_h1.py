@@ -1,4 +1,4 @@
-"""Falcon-H1's config.json in its spellings, and one sentence for each way it can be wrong."""
+"""The spellings of Falcon-H1's config.json, and one error sentence for each fault."""
 
 from __future__ import annotations
 

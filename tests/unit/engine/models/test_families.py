@@ -1,4 +1,4 @@
-"""What every family beside Qwen3-Next owes to the engine: batches do not matter, nor does reuse."""
+"""Families other than Qwen3-Next: neither batches nor prefix reuse change a result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.model_steps import Stepper
 from tests.session_programs import SessionProgram
 
 FAMILIES: dict[str, ModelConfig] = {
-    # Windows much shorter than the prompts, so that most positions lie outside of one.
+    # The windows are much shorter than the prompts, so that most positions lie outside them.
     "gpt-oss": replace(
         cast("GptOssConfig", PRESETS["gpt-oss-tiny"]),
         vocab_size=48,
@@ -139,7 +139,7 @@ def test_an_engine_that_reuses_prefixes_gives_the_tokens_of_one_that_does_not(
 
 
 def test_a_verifying_step_gives_the_logits_of_one_decode_after_the_other() -> None:
-    """Of a model without states; tests/laws has those with, by their tokens."""
+    """For a model without states; tests/laws covers those with states, by comparing tokens."""
     model = build_model(FAMILIES["gpt-oss"], torch.float64, "cpu", seed=4)
     prompts, chains = [[1, 2, 3, 4, 5, 6, 7, 8], [7]], [[11, 12, 13, 14], [3, 9]]
     stepper, other = Stepper(model, seed=1), Stepper(model, seed=1)

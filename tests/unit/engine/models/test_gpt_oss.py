@@ -1,4 +1,4 @@
-"""gpt-oss: its config.json, what batches and windows do to a request, and the engine around it."""
+"""The spellings of gpt-oss's config.json, and one error sentence for each fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridbench.engine.models.rope import Yarn
 from hybridbench.foundation.errors import ConfigError
 
 TINY = cast("GptOssConfig", PRESETS["gpt-oss-tiny"])
-# Windows much shorter than the prompts, so that most positions lie outside of one.
+# The windows are much shorter than the prompts, so that most positions lie outside them.
 NANO = replace(
     TINY,
     vocab_size=48,

@@ -1,4 +1,4 @@
-"""config.json in both spellings, and one sentence for each way it can be wrong."""
+"""Both spellings of config.json, and one error sentence for each fault."""
 
 from __future__ import annotations
 

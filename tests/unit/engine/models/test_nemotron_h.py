@@ -1,4 +1,4 @@
-"""Nemotron-H's config.json in its spellings, and one sentence for each way it can be wrong."""
+"""The spellings of Nemotron-H's config.json, and one error sentence for each fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model owes to the engine: slots stay apart, batches do not matter, dtypes hold."""
+"""The Qwen3-Next model: slots are independent, batches change no result, dtypes are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = {
     "wide-moe": replace(NANO_MODEL, num_experts=12, num_experts_per_tok=3, norm_topk_prob=False),
     "dense": replace(NANO_MODEL, dense_layers=frozenset({0, 1}), intermediate_size=24),
 }
-# Without experts: in bfloat16 a rounding may choose another one, which is no small difference.
+# Without experts: in bfloat16, rounding may select another expert, which changes a result a lot.
 TINY = cast("Qwen3NextConfig", PRESETS["qwen3-next-tiny"])
 TINY_DENSE = replace(TINY, dense_layers=frozenset(range(4)), intermediate_size=96)
 
@@ -95,7 +95,7 @@ def test_a_state_from_the_middle_of_a_prefill_is_that_of_the_prefix_alone(
 
     torch.testing.assert_close(logits, expected, rtol=0.0, atol=1e-12)
     for layer in model.config.linear_layer_ids:
-        # The copy is the prefix's; the request itself went on to the end.
+        # The copy has the state of the prefix; the request itself continued to the end.
         for copied, of_prefix, of_request, of_twin in zip(
             stepper.layer_state(layer, copy), alone.layer_state(layer, own),
             stepper.layer_state(layer, request), plain.layer_state(layer, twin), strict=True,
@@ -177,7 +177,7 @@ def test_bfloat16_follows_float32_and_keeps_states_in_float32() -> None:
 def test_a_gpu_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
     device_of("cuda")
     config = TINY_DENSE if dtype == torch.bfloat16 else TINY
-    # One source on the CPU for both: generators of two kinds of device make different numbers.
+    # Both use weights from the CPU's generator, because a GPU's makes different numbers.
     source = RandomWeights(config, 3, torch.device("cpu"))
     texts = prompts(70, 1, 33, vocab=config.vocab_size)
     logits = []

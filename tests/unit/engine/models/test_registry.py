@@ -1,4 +1,4 @@
-"""What a name after --model means."""
+"""How the name given as --model is resolved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools beside weights in the memory that is free."""
+"""Pools are reduced to fit beside the weights in free memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = ModelSizes.of(PRESETS["qwen3-next-1b"], torch.bfloat16)
 
 
 def weighed(config: EngineConfig, sizes: ModelSizes) -> int:
-    """Bytes of the weights and both pools."""
+    """Return the bytes of the weights and both pools."""
     states = (config.mamba_slots + 1) * sizes.state_bytes_per_slot
     return sizes.weight_bytes + states + config.kv_tokens * sizes.kv_bytes_per_token
 
@@ -105,7 +105,7 @@ def test_sliding_layers_take_room_for_their_share_of_the_tokens() -> None:
 
     assert whole is not None
     assert fitting is not None
-    # Every second layer slides: a quarter of their KV leaves 5/8 of all.
+    # Every second layer slides and keeps a quarter of its KV, which leaves 5/8 of the total.
     assert sizes.swa_bytes_per_token == sizes.kv_bytes_per_token // 2
     assert fitting.kv_tokens / whole.kv_tokens == pytest.approx(8 / 5, rel=1e-3)
 
@@ -113,7 +113,7 @@ def test_sliding_layers_take_room_for_their_share_of_the_tokens() -> None:
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.8])
 def test_reduced_pools_still_serve_one_request_with_windows(ratio: float, page_size: int) -> None:
-    """At any size of free memory: either nothing fits, or what fits is not refused."""
+    """With any amount of free memory, either nothing fits, or the reduced pools are accepted."""
     model = PRESETS["gpt-oss-1b"]
     sizes = ModelSizes.of(model, torch.bfloat16)
     config = replace(
@@ -141,7 +141,7 @@ def test_reduced_pools_still_serve_one_request_with_windows(ratio: float, page_s
         ("qwen3-next", 16, "qwen3-next-4b"),
         ("qwen3-next-4b", 8, "qwen3-next-2b"),
         ("qwen3-next-1b", 0.25, "qwen3-next-small"),
-        # The largest of all would be nemotron-h.
+        # Across all families, the largest that fits would be nemotron-h.
         ("qwen3-next", 100, "qwen3-next-4b"),
         ("gpt-oss", 0.1, "gpt-oss-tiny"),
         ("falcon-h1", 0.0, "no preset"),

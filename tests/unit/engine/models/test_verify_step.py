@@ -1,4 +1,4 @@
-"""A verifying step gives each token's logits and state, and leaves the slots as they were."""
+"""A verify step yields each token's logits and state, and leaves the slots unchanged."""
 
 from __future__ import annotations
 

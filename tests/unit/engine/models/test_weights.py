@@ -1,4 +1,4 @@
-"""Weights from files in every layout they come in, and from seeds."""
+"""Weights from checkpoint files in every supported layout, and from seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rewrite(directory: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def assert_same_as_seeded(directory: Path) -> None:
-    """Every tensor read from ``directory`` is the one that seed 0 makes."""
+    """Check that the tensors read from ``directory`` equal those generated from seed 0."""
     source = CheckpointWeights(directory, NANO_MODEL, CPU)
     seeded = RandomWeights(NANO_MODEL, 0, CPU)
     for name in NANO_MODEL.tensors():
