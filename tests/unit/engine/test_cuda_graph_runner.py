@@ -1,4 +1,4 @@
-"""Recorded decode steps: padding, bringing inputs, and what they may not do while they run."""
+"""Recorded decode steps: their results, batch sizes, padding, inputs and release."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def graphs_of(
 
 
 def decoded(stepper: Stepper, graphs: CudaGraphRunner | None = None) -> list[Tensor]:
-    """Logits of steps of five, three, two and five requests, whose first has a forked state."""
+    """Return logits of steps with five, three, two and five requests; the first is a fork."""
     requests = [stepper.start() for _ in TEXTS]
     stepper.extend(requests, TEXTS)
     requests[0] = stepper.fork(requests[2])
@@ -133,7 +133,7 @@ def test_an_engine_records_no_more_than_it_runs() -> None:
 
 
 class Followed(EagerRecorder):
-    """Knows which of its recordings are alive."""
+    """Counts its recordings that are still alive."""
 
     def __init__(self) -> None:
         super().__init__()

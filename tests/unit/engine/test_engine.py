@@ -214,7 +214,7 @@ def test_a_second_turn_reuses_the_first() -> None:
 
 
 def test_a_prompt_that_leaves_another_half_way_makes_later_ones_hit() -> None:
-    """The tree gets a state at the fork, at a multiple of the model's chunk of 64 tokens."""
+    """The tree gets a state near the fork, at a multiple of the model's chunk of 64 tokens."""
     engine = make_engine(chunked_prefill_size=100)
     shared = [i % 40 for i in range(70)]
 

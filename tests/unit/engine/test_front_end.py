@@ -1,4 +1,4 @@
-"""The table of clients: made before validation, gone on every way out, with what it tells."""
+"""The table of clients: entries exist before validation and are removed on every way out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_entry_is_gone_on_every_way_out(way_out: str) -> None:
 
 
 def aged_engine() -> tuple[Engine, FakeClock]:
-    """One request in decode that came at 0 s, one that has waited since 2 s; it is 3 s now."""
+    """Return an engine at 3 s: one request arrived at 0 s and decodes, one waits since 2 s."""
     clock = FakeClock()
     engine = make_engine(clock=clock, max_running_requests=1)
     engine.submit("runs", [1, 2, 3], PARAMS)
@@ -102,7 +102,7 @@ def test_a_request_asked_to_end_is_not_one_without_a_client() -> None:
 def test_requests_that_nobody_waits_for_are_counted_wherever_they_are() -> None:
     engine, _ = aged_engine()
 
-    # What an engine with a bug would do: the clients go, and nothing tells the scheduler.
+    # As in an engine with a bug: the clients leave, and the scheduler is not told.
     engine._front_end.drop("runs")
     engine._front_end.drop("waits")
 

@@ -1,4 +1,4 @@
-"""Whose KV and states a request goes on from, whatever holds them in between."""
+"""Which requests computed the KV and states that a request reuses, whatever held them since."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.builders import (
 )
 
 PARAMS = SamplingParams(max_new_tokens=20, ignore_eos=True)
-# Longer than the length at which states are saved, and than a window.
+# Longer than a window, and than the length at which states are saved.
 PROMPT = list(range(1, 30))
 
 ENGINES = {
@@ -76,7 +76,7 @@ def test_half_of_what_a_request_computed_is_its_own_too() -> None:
 def test_a_state_that_comes_to_a_tombstone_is_the_request_s_that_computed_it(cache: str) -> None:
     engine = make_engine(cache=cache)
     first = served(engine, "first", PROMPT)
-    # The states go, inside the tree alone: a longer prefix keeps the KV.
+    # Below, internal nodes lose their states; the longer prefix keeps their KV in the tree.
     longer = served(engine, "longer", [*PROMPT, *range(30, 40)])
     tree = engine.pools.tree_cache
     for node in tree.iter_nodes():
@@ -87,7 +87,7 @@ def test_a_state_that_comes_to_a_tombstone_is_the_request_s_that_computed_it(cac
     heir = served(engine, "heir", [*PROMPT, 45, 46])
 
     assert longer.arrival not in numbers(heir)
-    # The KV that was there stays the tree's, and who computed it anew reads that.
+    # The tree keeps its existing KV, and the request that recomputed it reads that.
     assert numbers(again) == [first.arrival]
     assert numbers(heir) == [again.arrival, first.arrival]
 
@@ -96,8 +96,8 @@ def test_a_state_that_comes_to_a_tombstone_is_the_request_s_that_computed_it(cac
 def test_kv_above_a_new_leaf_is_of_whoever_brought_it_first(make: Callable[[], Engine]) -> None:
     engine = make()
     first = served(engine, "first", PROMPT)
-    # It shares tokens with the first, but no state is there: it computes all, and reads the KV
-    # that was there.
+    # It shares tokens with the first, but there is no state: it computes everything, and reads the
+    # KV already in the tree.
     second = served(engine, "second", [*PROMPT[:10], *range(30, 40)])
 
     assert second.cached_tokens == 0
@@ -105,7 +105,7 @@ def test_kv_above_a_new_leaf_is_of_whoever_brought_it_first(make: Callable[[], E
 
 
 def drop_state(engine: Engine, node_id: int) -> None:
-    """Evict states, oldest first, until that of a node is gone."""
+    """Evict states, oldest first, until the given node has lost its state."""
     tree = engine.pools.tree_cache
     while any(n.id == node_id and n.mamba_value is not None for n in tree.iter_nodes()):
         tree.evict(EvictParams(mamba_num=1))

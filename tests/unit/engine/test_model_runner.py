@@ -1,4 +1,4 @@
-"""The runner: tokens of a step, and scratch memory at its peak before anyone measures."""
+"""The model runner: the tokens that it chooses in a step."""
 
 from __future__ import annotations
 

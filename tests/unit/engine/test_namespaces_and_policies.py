@@ -61,7 +61,7 @@ def test_every_policy_evicts_and_changes_no_token(policy: str, hicache: HiCache)
 
 def test_the_policy_decides_who_goes() -> None:
     def second_hit(policy: str) -> bool:
-        """Whether the prompt that was used first is still there when two others have come."""
+        """Return whether the first prompt still hits after two others were served."""
         engine = make_attention_engine(kv_tokens=64, eviction_policy=policy)
         for rid, first in (("a", 1), ("b", 2), ("c", 3)):
             engine.submit(rid, [first] * 24, PARAMS)

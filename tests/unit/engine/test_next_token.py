@@ -1,4 +1,4 @@
-"""Tokens from logits: greedy, filtered, seeded, and free of the other rows."""
+"""Tokens from logits: greedy, filtered, seeded, and independent of other rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAWS = 4000
 
 
 def draw(logits: Tensor, draws: int = DRAWS, **fields: float) -> Counter[int]:
-    """How often each token comes out of ``draws`` positions of one request."""
+    """Count how often each token is drawn in ``draws`` positions of one request."""
     params = SamplingParams(temperature=fields.pop("temperature", 1.0), **fields)  # type: ignore[arg-type]
     rows = logits.expand(draws, -1)
     return Counter(choose_next_tokens(rows, [params] * draws, range(draws)))

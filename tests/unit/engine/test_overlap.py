@@ -1,4 +1,4 @@
-"""Overlapped steps: futures, surplus steps, late tokens, and what the tree gets of them."""
+"""Overlapped steps: futures, surplus steps, late tokens, and what reaches the tree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _plain_tokens(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
 
 
 def _tree_state(engine: Engine, text: Sequence[int]) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """How much of ``text`` the tree has, and the state it keeps there."""
+    """Return how much of ``text`` is in the tree, and the state kept there."""
     match = engine.pools.match_prefix(MatchPrefixParams(key=RadixKey(text)))
     slot = match.last_device_node.mamba_value
     assert slot is not None
@@ -59,7 +59,7 @@ def _tree_state(engine: Engine, text: Sequence[int]) -> tuple[int, torch.Tensor,
 
 
 def _state_after(text: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """What an engine without overlap keeps after computing ``text`` in one prefill."""
+    """Return the state that an engine without overlap keeps after one prefill of ``text``."""
     engine = make_engine(chunked_prefill_size=None)
     engine.generate([text], _params(1))
     length, conv, temporal = _tree_state(engine, text)
@@ -68,7 +68,7 @@ def _state_after(text: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _order_of_work(monkeypatch: pytest.MonkeyPatch, *, overlapped: bool) -> list[str]:
-    """What three steps do, in order; each word has the number of its batch."""
+    """Return what three steps do, in order; each entry has its batch number."""
     done: list[str] = []
 
     def note(what: str) -> None:
@@ -134,7 +134,7 @@ def test_a_finished_request_runs_one_surplus_step_whose_token_is_thrown_away() -
 
     assert tokens == _plain_tokens(PROMPT, 4)
     counters = engine.counters
-    # The prefill gives the first token; three decode steps are wanted, and one is surplus.
+    # The prefill yields the first token; three decode steps are needed, and one is surplus.
     assert (counters.decode_steps, counters.surplus_steps, counters.late_tokens) == (4, 1, 1)
     assert counters.output_tokens == 4
     assert_idle_and_clean(engine)
@@ -256,7 +256,7 @@ def test_the_only_request_is_not_given_up_before_its_last_result_is_known() -> N
     engine.submit("a", [1, 2, 3], _params(3))
     for _ in range(3):
         engine.step()
-    # The last token is in flight, and somebody has lost all free slots.
+    # The last token is in flight, and all free slots are lost.
     allocator = engine.pools.token_to_kv_pool_allocator
     lost = allocator.alloc(allocator.available_size(), REQ)
     assert lost is not None
@@ -279,7 +279,7 @@ def test_the_only_request_is_aborted_when_no_result_can_help() -> None:
 
     assert event.kind is EventKind.ABORTED
     assert "no room" in event.reason
-    # Everything that was launched had been heard of by then.
+    # The results of all launched steps had arrived by then.
     assert engine.counters.late_tokens == 0
 
 
@@ -311,7 +311,7 @@ def test_a_surplus_position_is_given_back_once_whatever_the_page(page_size: int)
 
 
 def test_a_second_admission_is_not_mistaken_for_the_one_whose_result_is_late() -> None:
-    """The chunk in flight is of a record that is gone: its request was retracted and came back."""
+    """The chunk in flight belongs to an old record: its request was retracted and readmitted."""
     engine = _overlapped(chunked_prefill_size=8)
     engine.submit("a", list(range(20)), _params(2))
     engine.step()

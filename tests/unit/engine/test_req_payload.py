@@ -1,4 +1,4 @@
-"""A payload stands in the prompt by its hash, is hashed once, and goes with its request."""
+"""The hash of a payload replaces the first tokens of its prompt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_prompt_shorter_than_the_hash_keeps_its_length() -> None:
 
 
 def hit_tokens(engine: Engine, prompt: list[int], payload: bytes) -> int:
-    """Prompt tokens that a request with ``payload`` reuses."""
+    """Return how many prompt tokens a request with ``payload`` reuses."""
     before = engine.counters.prefix_hit_tokens
     rid = f"r{engine.counters.requests_submitted}"
     engine.submit(rid, prompt, PARAMS, payload=payload)

@@ -1,4 +1,4 @@
-"""Sampling parameters are checked once, in one sentence."""
+"""Sampling parameters are checked once; each error is one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers of modules, classes and functions, which belong to no object of the engine."""
+"""Containers held by modules, classes and functions, not by objects of the engine."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_pool_that_still_grows_is_not_steady() -> None:
 
 
 def test_creeping_growth_adds_up_to_a_new_maximum() -> None:
-    """One slot at a time stays within the tolerance of 10 slots, their sum does not."""
+    """Each step stays within the tolerance of 10 slots, but their sum does not."""
     detector = _detector()
     creeping = lambda n: _load(n, used=(500 + 2 * n, 50), evictions=0)  # noqa: E731
 

@@ -10,7 +10,7 @@ from tests.builders import make_attention_engine, make_engine, make_req
 
 
 def _batches(engine: Engine) -> list[ForwardBatch]:
-    """Collects the batches that the model is given from now on."""
+    """Return a list that collects the batches given to the model from now on."""
     seen: list[ForwardBatch] = []
     model = engine._runner
     healthy = model.launch
@@ -66,7 +66,7 @@ def test_a_decode_batch_has_one_token_and_one_new_position_each() -> None:
 
 
 def test_a_prefill_takes_the_last_free_pages_and_evicts_none_too_many() -> None:
-    """Two prompts of a page each have room in two pages, whatever a page could waste."""
+    """Two one-page prompts fit into two pages; no margin is kept for partly filled pages."""
     engine = make_attention_engine(16, check_level="off")
     engine.generate([[5] * 32], SamplingParams(max_new_tokens=1))
     allocator = engine.pools.token_to_kv_pool_allocator

@@ -60,7 +60,7 @@ def test_a_busy_engine_balances_in_every_pool() -> None:
         stats = engine.pool_stats()
         assert engine.check_invariants(idle=False) == []
         assert (stats["mamba"].in_flight, stats["req"].in_flight) == (2, 2)
-        # Both prompts are the tree's, and locked; what was decoded is the requests' own.
+        # The tree holds both prompts, which are locked; the requests own what they decoded.
         assert stats["kv"].protected == 6
         assert stats["kv"].in_flight == 2 * (engine.scheduler.running[0].kv.kv_committed_len - 3)
 

@@ -9,7 +9,7 @@ from tests.builders import make_req
 
 
 def _queue(count: int) -> list[Req]:
-    """Newest first, named by arrival."""
+    """Return requests named by arrival, newest first."""
     queue = [make_req(f"r{i}") for i in reversed(range(count))]
     for req in queue:
         req.arrival = int(req.rid[1:])

@@ -1,4 +1,4 @@
-"""Preemption as an engine does it: who goes, how many, and never for nothing."""
+"""Preemption in an engine: which requests are preempted, how many, and never in vain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAREFUL = NewTokenRatio(init=1.0, min=1.0)
 
 
 def _engine(**changes: Any) -> Engine:
-    """Rows and KV for two requests of 10 + 20 tokens."""
+    """Return an engine with KV for two requests of 10 + 20 tokens."""
     sizes: dict[str, Any] = {
         "kv_tokens": 64, "max_running_requests": 4, "new_token_ratio": CAREFUL,
         "enable_priority_scheduling": True,
@@ -32,7 +32,7 @@ def _engine(**changes: Any) -> Engine:
 
 
 def _submit(engine: Engine, rid: str, priority: int, *, output: int = 20, first: int = 0) -> None:
-    """A prompt of ten tokens that shares nothing with those of other ``first``."""
+    """Submit a prompt of ten tokens; prompts ten apart in ``first`` share no prefix."""
     prompt = [(first + i) % 48 for i in range(10)]
     engine.submit(rid, prompt, SamplingParams(max_new_tokens=output), priority=priority)
 
@@ -149,7 +149,7 @@ def test_nobody_is_sent_back_if_even_all_of_them_would_not_do() -> None:
     engine = _engine()
     _two_running(engine, first=0, second=100)
 
-    # 60 tokens: "b", which may not be touched, leaves about 34 of the 64.
+    # It needs 60 tokens, but "b" cannot be preempted and leaves only about 34 of the 64.
     _submit(engine, "urgent", 50, first=20, output=50)
     for _ in range(3):
         engine.step()
@@ -195,7 +195,7 @@ def test_one_goes_for_a_state_slot() -> None:
 
 
 def test_a_prefix_that_only_victims_lock_counts_as_room_and_one_that_others_lock_does_not() -> None:
-    """Three on one prompt of 30: sending back one frees hardly anything, all nearly everything."""
+    """Three requests share a prompt of 30: preempting one frees little, all nearly everything."""
     engine = _engine(kv_tokens=60)
     prompt = list(range(30))
     params = SamplingParams(max_new_tokens=6)
@@ -207,7 +207,7 @@ def test_a_prefix_that_only_victims_lock_counts_as_room_and_one_that_others_lock
 
     _submit(engine, "urgent", 50, first=31, output=20)
     engine.step()
-    # "c" may not be touched and locks the prompt: without "a" and "b" about 23 tokens are free.
+    # "c" cannot be preempted and locks the prompt; without "a" and "b", about 23 tokens are free.
     assert engine.counters.preemptions == 0
 
     engine.abort("c")
@@ -237,7 +237,7 @@ def test_pages_are_what_is_counted() -> None:
 
 
 def test_whoever_is_blocked_is_tried_again_when_somebody_less_important_begins_to_run() -> None:
-    """The long prompt is between chunks, where nobody is sent back; afterwards it can be."""
+    """The long prompt cannot be preempted between its chunks, but can be afterwards."""
     engine = _engine(max_running_requests=1, chunked_prefill_size=8)
     engine.submit("long", [i % 48 for i in range(20)], SamplingParams(max_new_tokens=9), priority=0)
     engine.step()

@@ -25,7 +25,7 @@ def _adder(
 
 
 def _warm_engine(**changes: Any) -> Engine:
-    """SYSTEM is in the tree, with a state at its end."""
+    """Return an engine with SYSTEM in its tree, and a state at its end."""
     engine = make_engine(check_level="off", **changes)
     engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
     return engine
@@ -91,7 +91,7 @@ def test_state_slots_are_part_of_the_budget() -> None:
 
 
 def test_a_hit_does_not_take_the_slot_that_an_admitted_request_was_promised() -> None:
-    """One slot is free: r0 is promised it, r1 takes it while matching and must give it back."""
+    """One slot is free and promised to r0; r1 takes it while matching and must give it back."""
     engine = _warm_engine(mamba_slots=3)
     tree_states = engine.pool_stats()["mamba"].evictable
     engine.pools.mamba_allocator.alloc(3 - tree_states - 1, REQ)
@@ -120,7 +120,7 @@ def test_what_running_requests_may_still_produce_is_kept_free() -> None:
     running = make_req("running", max_new_tokens=120)
     req = make_req("r", [1] * 30, max_new_tokens=20)
 
-    # 100 - 0.5 x 120 leaves 40, and 50 are wanted.
+    # 100 - 0.5 x 120 leaves 40, but 50 are needed.
     assert _adder(engine, running=(running,)).admit_from([req]) is AddReqResult.NO_TOKEN
     assert _adder(engine).admit_from([req]) is AddReqResult.CONTINUE
 
@@ -194,7 +194,7 @@ def test_a_prompt_is_cut_where_it_leaves_the_tree_so_that_a_state_is_saved_there
 
     assert (req.mamba_branching_seqlen, req.extend_input_len) == (64, 64)
     assert adder.new_chunked_req is req
-    # The step has room left, and others use it.
+    # Other requests use the rest of the step's budget.
     assert len(adder.can_run_list) == 2
 
 
@@ -216,7 +216,7 @@ def test_a_prompt_is_cut_at_a_page_border() -> None:
 
     adder.admit_from(queue)
 
-    # The first takes a page of the step, so two are left to the second.
+    # The first takes one page of the step's budget, which leaves two for the second.
     assert [req.extend_input_len for req in adder.can_run_list] == [10, 32]
     assert adder.new_chunked_req is queue[1]
 

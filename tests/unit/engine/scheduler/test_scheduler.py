@@ -143,7 +143,7 @@ def test_a_refusal_is_not_repeated_until_somebody_leaves() -> None:
 
 
 def _finished(engine: Engine) -> dict[str, Req]:
-    """Those that finish until the engine is idle, by name."""
+    """Run until idle; return the requests that ended, by id."""
     return {event.rid: event.req for event in run_to_idle(engine) if event.req is not None}
 
 
@@ -261,7 +261,7 @@ def test_the_longest_cached_prefix_is_admitted_first() -> None:
 
 
 def test_a_reused_state_slot_does_not_show_its_last_owner() -> None:
-    """Every prompt runs in the slot of the one before it, and no cache explains a difference."""
+    """All prompts run one after another in the same slot, without a prefix cache."""
     engine = make_engine(cache="chunk", mamba_slots=1, max_running_requests=1)
     prompts = [[7, 7, 7], [1, 2, 3], [7, 7, 7], [4], [1, 2, 3]]
 

@@ -1,4 +1,4 @@
-"""Where the time of steps goes, on a clock that ticks once whenever it is read."""
+"""Timings of the parts of a step, on a clock that ticks each time it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.builders import make_engine
 
 
 class TickingClock(FakeClock):
-    """Each look at it takes a second of its kind, so calls can be counted by their seconds."""
+    """Advances by one second per read, so that the seconds of a timing count its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def test_each_cache_call_is_timed_once_and_counted() -> None:
     timings, counters = engine.pools.timings, engine.counters
     assert timings.match_s == timings.match_calls == counters.match_calls >= 40
     assert timings.evict_s == timings.evict_calls == counters.evict_calls > 0
-    # Once after its prefill, once at its end.
+    # Each request inserts once after its prefill and once at its end.
     assert timings.insert_s == timings.insert_calls == 80
 
 

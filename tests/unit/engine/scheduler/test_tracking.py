@@ -1,4 +1,4 @@
-"""When the states of requests are saved, and that the model is told so."""
+"""When the states of requests are saved, and how batches tell the model to save them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPT = [(5 * i) % 48 for i in range(60)]
 
 
 def batches(engine: Engine) -> list[ForwardBatch]:
-    """Collects the batches that the model is given from now on."""
+    """Return a list that collects the batches given to the model from now on."""
     seen: list[ForwardBatch] = []
     runner = engine._runner
     healthy = runner.launch
@@ -39,7 +39,7 @@ def batches(engine: Engine) -> list[ForwardBatch]:
 
 
 def tracked_lens(engine: Engine, prompt: list[int], max_new_tokens: int = 1) -> list[list[int]]:
-    """The lengths at which each step of one request saved states."""
+    """Serve one request; return the lengths at which each of its steps saved states."""
     seen = batches(engine)
     engine.generate([prompt], SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True))
     return [
@@ -71,7 +71,7 @@ def test_multiples_count_from_the_beginning_whatever_was_reused() -> None:
     engine = make_tracking_engine(mamba_track_interval=10)
     [first] = engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=30, ignore_eos=True))
 
-    # The prefix that is hit, 30 tokens, is no multiple of 16.
+    # The hit of 30 tokens is not a multiple of 16.
     lens = tracked_lens(engine, [1, 2, 3, *first, *PROMPT[:20]])
 
     assert engine.counters.prefix_hit_tokens == 30
@@ -119,7 +119,7 @@ def test_a_batch_names_a_slot_of_the_buffer_for_each_state_that_is_due() -> None
     assert batch.mamba_track_indices is not None
     none, slot = batch.mamba_track_indices.tolist()
     assert none == 0
-    # It is the tree's by now.
+    # The tree holds the slot by now.
     assert engine.pools.tree_cache.tree_slots().mamba_slots == [slot]
 
 

@@ -1,4 +1,4 @@
-"""Verifying guesses: lossless, within the pools' room, and nothing left over of wrong ones."""
+"""Draft verification is lossless, fits into the pools, and leaves no rejected drafts behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTPUT = 12
 
 
 class ScriptedDrafter:
-    """Knows how its texts go on, and guesses ``right`` tokens rightly before a wrong one."""
+    """Proposes how known texts continue: ``right`` correct tokens, then a wrong one."""
 
     def __init__(self, texts: Sequence[Sequence[int]], right: int) -> None:
         self._texts = [list(text) for text in texts]
@@ -68,7 +68,7 @@ def test_outputs_are_those_of_plain_decoding_however_right_the_guesses(
 
     assert engine.generate([PROMPT], params) == [plain]
 
-    # A step with four guesses gives the right ones and one token of the model's own.
+    # A step with four draft tokens yields the correct ones and one token from the model.
     counters = engine.counters
     assert counters.verify_steps == -(-(OUTPUT - 2) // (min(right, 4) + 1))
     assert counters.output_tokens == OUTPUT
@@ -82,7 +82,8 @@ def test_counters_say_how_many_guesses_were_right_and_how_many_tails_went_back()
     engine.generate([PROMPT], _params(11))
 
     counters = engine.counters
-    # After the prefill's token 10 are left: 2 a step, guesses [4, 4, 4, 3, 1], the last one right.
+    # After the prefill, 10 tokens remain: 2 per step, with 4, 4, 4, 3 and 1 draft tokens.  Each
+    # step accepts one, so only the last has no tail.
     assert (counters.drafts_proposed, counters.drafts_accepted) == (16, 5)
     assert (counters.verify_steps, counters.decode_steps) == (5, 5)
     assert counters.draft_tails == 4
@@ -94,7 +95,7 @@ def test_no_guess_is_asked_for_that_the_request_could_not_use() -> None:
 
     _drafting(drafter).generate([PROMPT], _params(4))
 
-    # Two tokens may still follow the next one, then one; for the last there is nothing to guess.
+    # Two more tokens can follow the next one, then one; none can follow the last.
     assert drafter.asked == [2, 1]
 
 
@@ -182,7 +183,7 @@ def test_where_room_is_short_there_are_fewer_guesses() -> None:
 
     engine.step()
 
-    # Three positions: the last token's, and two guesses'.
+    # Three positions: one for the last token, two for draft tokens.
     assert engine.counters.drafts_proposed == 2
     [req] = engine.scheduler.running
     assert len(req.output_ids) == 4
@@ -231,7 +232,7 @@ def test_each_token_of_a_step_is_told() -> None:
 
 
 def test_admission_counts_the_guesses_of_running_requests() -> None:
-    """With nothing promised for outputs, one step of a running request still needs its chain."""
+    """Even if nothing is reserved for outputs, a running request's next step needs its chain."""
     ratio = NewTokenRatio(init=0.0, min=0.0, decay_steps=1)
     admitted = []
     for chain in (2, 8):
@@ -251,7 +252,7 @@ def test_admission_counts_the_guesses_of_running_requests() -> None:
     assert admitted == [2, 1]
 
 
-# With overlap: chains are formed when the results before them are in, room for them before that.
+# With overlap, room for a chain is taken before the previous results arrive; it is formed after.
 
 
 @pytest.mark.parametrize("right", range(6))
@@ -263,7 +264,7 @@ def test_overlapped_guesses_change_no_output(right: int, temperature: float) -> 
 
     assert engine.generate([PROMPT], params) == [plain]
 
-    # The same steps as without overlap, and a surplus one that guesses nothing.
+    # The same steps as without overlap, plus a surplus step without draft tokens.
     counters = engine.counters
     assert counters.verify_steps == -(-(OUTPUT - 2) // (min(right, 4) + 1))
     assert (counters.output_tokens, counters.surplus_steps) == (OUTPUT, 1)
@@ -287,7 +288,7 @@ def test_overlapped_guesses_leave_more_allocated_than_committed_from_step_to_ste
             assert kv.kv_allocated_len <= len(PROMPT) + 24
             ahead.append(kv.kv_allocated_len - kv.kv_committed_len)
 
-    # Room for two chains of five tokens, of which the first has given three by then.
+    # Room for two chains of five tokens; the first has yielded three by then.
     assert max(ahead) == 2 * 5 - 3
     assert engine.flush_cache()
 
@@ -325,7 +326,7 @@ def test_where_room_is_short_overlapped_chains_are_shorter() -> None:
     engine.step()
     engine.step()
 
-    # Three positions: the last token's, and two guesses'.
+    # Three positions: one for the last token, two for draft tokens.
     assert engine.counters.drafts_proposed == 2
     [req] = engine.scheduler.running
     assert len(req.output_ids) == 4

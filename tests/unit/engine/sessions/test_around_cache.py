@@ -15,7 +15,7 @@ def _methods(cls: type) -> set[str]:
 
 
 def test_every_method_of_the_interface_is_forwarded_by_name() -> None:
-    """One that is inherited from the interface would answer for a cache that has nothing."""
+    """A method inherited from the interface would act as if the cache were empty."""
     assert _methods(BasePrefixCache) - _methods(CacheAround) == set()
 
 

@@ -105,7 +105,7 @@ def test_truncation_cuts_only_what_is_new() -> None:
 
     prompt = [1, 2, 3, *first, *[5] * 300][:124]
     assert make_engine().generate([prompt], PARAMS) == [list(end.output_ids)]
-    # Nothing new would be left of it now.
+    # Truncation would now leave none of the new tokens.
     engine.submit("c", [5] * 10, PARAMS, session_id="s", truncate=True)
     assert engine.step()[0].kind is EventKind.REJECTED
     assert engine.counters.requests_truncated == 1

@@ -1,4 +1,4 @@
-"""What becomes of a turn, and of what its session holds, on every cache."""
+"""How turns begin and end, and what their session holds, on every cache."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def turn(engine: Engine, rid: str, tokens: list[int]) -> list[int]:
 
 
 def with_one_turn(make: Callable[[], Engine]) -> tuple[Engine, list[int]]:
-    """An engine with an idle session that has had one turn, and what was said in it."""
+    """Return an engine with an idle session after one turn, and the tokens of that turn."""
     engine = make()
     engine.open_session("s")
     return engine, [*FIRST, *turn(engine, "first", FIRST)]
@@ -66,7 +66,7 @@ def expected(make: Callable[[], Engine], prompt: list[int]) -> list[int]:
 
 
 def abort_at(engine: Engine, rid: str, tokens: list[int], steps: int) -> list[EngineEvent]:
-    """Submit a turn, abort it after so many steps, and run to the end."""
+    """Submit a turn, abort it after ``steps`` steps, and run to the end."""
     engine.submit(rid, tokens, PARAMS, session_id="s")
     for _ in range(steps):
         engine.step()
@@ -87,7 +87,7 @@ def test_an_idle_session_holds_its_row_its_state_and_what_it_computed_itself(
     own = -(-(len(said) - 1) // page) * page - slot.kv.cache_protected_len
     assert held(engine)["kv"] == own > 0
     assert held(engine)["req"] == 1
-    # And its track buffer, if requests have one.
+    # Plus its track buffer, if requests have one.
     states = 1 + engine.config.track_buffer_size
     assert held(engine).get("mamba", states) == states
     assert engine.pools.req_to_token_pool.held(SESSION) == 1
@@ -120,7 +120,7 @@ def test_while_a_turn_runs_nothing_is_counted_twice(make: Callable[[], Engine]) 
 
     assert set(held(engine).values()) == {0}
     sessions = engine.pools.sessions
-    # Asked without the rows in flight, a session names what it has lent as well.
+    # Without the rows in flight, sessions also count what they have lent to turns.
     assert sessions.session_held_req_count() == 1
     assert sessions.session_held_tokens() == engine.pool_stats()["kv"].in_flight > 0
     assert_nothing_lost(engine)
@@ -156,7 +156,7 @@ def test_an_abort_in_the_first_turn_leaves_nothing_and_an_open_session(
     assert set(held(engine).values()) == {0}
     assert engine.pools.sessions.slots == {}
     assert_idle_and_clean(engine)
-    # Nothing of the aborted turn was said.
+    # The aborted turn is not in the session's history.
     assert turn(engine, "second", [40, 41]) == expected(make, [40, 41])
 
 
@@ -204,7 +204,7 @@ def test_an_input_that_is_too_long_leaves_the_slot_alone(make: Callable[[], Engi
 
 
 def _retracted(make: Callable[[], Engine]) -> tuple[Engine, list[int]]:
-    """A session whose second turn was pushed back after two tokens and now waits to go on."""
+    """Return an engine with a second turn retracted after two tokens, and the first turn's text."""
     engine, said = with_one_turn(make)
     engine.submit("second", [30, 31], PARAMS, session_id="s")
     for _ in range(2):
@@ -243,7 +243,7 @@ def test_a_retracted_turn_that_is_aborted_takes_the_grown_slot_along(
 
 
 def _matched(engine: Engine, prompt: list[int]) -> Req:
-    """A turn of "s" that was matched, and neither admitted nor refused yet."""
+    """Return a turn of "s" that is matched, but neither admitted nor refused yet."""
     req = Req("probe", prompt, PARAMS)
     engine.scheduler.sessions.begin_req("s", req)
     key = req.matchable_key()
@@ -278,7 +278,7 @@ def test_a_refused_turn_can_be_matched_again_and_again(make: Callable[[], Engine
 
 @pytest.mark.parametrize(("page", "start", "freed"), [(1, 21, 4), (16, 21, 0), (16, 16, 16)])
 def test_a_tail_is_freed_from_the_next_page_border_on(page: int, start: int, freed: int) -> None:
-    """The slot has 25 tokens; its next turn shares ``start`` of them, or the tree's 20 or 16."""
+    """The slot has 25 tokens, 20 or 16 of them from the tree; the next turn shares ``start``."""
     engine, said = with_one_turn(lambda: make_attention_engine(page))
     before = held(engine)["kv"]
     [slot] = engine.pools.sessions.slots.values()
@@ -301,7 +301,7 @@ def test_what_lies_behind_an_answer_is_trimmed_when_it_ends() -> None:
     for _ in range(3):
         engine.step()
     [req] = engine.scheduler.running
-    # As a drafter would: three more positions than are ever committed.
+    # Like a drafter, allocate three more positions than are ever committed.
     drafted = engine.pools.token_to_kv_pool_allocator.alloc(4)
     assert drafted is not None
     end = req.kv.kv_allocated_len
@@ -322,7 +322,7 @@ def test_a_state_that_has_the_last_token_in_is_used_only_if_something_follows(
 ) -> None:
     engine = make_engine()
     engine.open_session("s")
-    # One token less is said than the state has taken in.
+    # Make the history one token shorter than the text that the state includes.
     first = turn(engine, "first", FIRST)
     session = engine.scheduler.sessions.get("s")
     assert session is not None
@@ -339,7 +339,7 @@ def test_a_state_that_has_the_last_token_in_is_used_only_if_something_follows(
 def test_a_turn_pushed_back_under_a_step_in_flight_frees_the_token_that_is_computed_again(
     page: int, freed: int
 ) -> None:
-    """That step had its last token in already: the tail of sglang#22862."""
+    """The step in flight had already computed that token: the tail of sglang#22862."""
 
     def make() -> Engine:
         return make_attention_engine(page, enable_overlap_schedule=True)
@@ -390,7 +390,7 @@ def state_of(engine: Engine, slot: int) -> list[torch.Tensor]:
 
 
 def state_after(text: list[int]) -> list[torch.Tensor]:
-    """What an engine without overlap or sessions has computed for ``text`` in one prefill."""
+    """Return the state that one prefill of ``text`` computes without overlap or sessions."""
     engine = make_engine(model=nano_model(), cache="chunk", chunked_prefill_size=None)
     engine.submit("whole", text, PARAMS)
     engine.step()
@@ -462,7 +462,7 @@ def test_a_turn_whose_prefill_is_in_flight_is_pushed_back_one_step_later(
 def test_a_turn_that_a_pause_pushes_back_under_its_prefill_begins_anew(
     make: Callable[[], Engine],
 ) -> None:
-    """The state has the prompt's last token in, which has to be computed again for its logits."""
+    """The state includes the prompt's last token, which must be recomputed for its logits."""
     engine, said = with_one_turn(make)
     engine.submit("second", [30, 31], PARAMS, session_id="s")
     engine.step()
@@ -485,7 +485,7 @@ def test_a_session_only_appends() -> None:
 
 
 def test_a_session_whose_window_has_left_its_prefix_behind_is_not_resumed() -> None:
-    """Its window KV there is free: a lower mark would only claim that it is not."""
+    """The window KV of its prefix is free, and lowering the mark would only hide that."""
     engine, said = with_one_turn(make_window_engine)
     record = engine.pools.sessions.slots["s"].kv
     assert record.swa_evicted_seqlen < record.kv_committed_len
@@ -496,7 +496,7 @@ def test_a_session_whose_window_has_left_its_prefix_behind_is_not_resumed() -> N
 
 
 def test_idle_sessions_give_way_when_nobody_could_run_otherwise() -> None:
-    """Two rows, two idle sessions: a request without one waits for nobody's decision to close."""
+    """Two idle sessions hold both rows; a new request evicts one instead of waiting for a close."""
     engine = make_engine(max_running_requests=2)
     for name in ("s", "t"):
         engine.open_session(name)
@@ -506,7 +506,7 @@ def test_idle_sessions_give_way_when_nobody_could_run_otherwise() -> None:
     assert engine.generate([[40, 41]], PARAMS) == [expected(make_engine, [40, 41])]
 
     assert engine.counters.session_evictions == 1
-    # The one that was idle longest; both go on, one of them from the beginning.
+    # "s" was idle longest and was evicted; both sessions continue, "s" from the beginning.
     assert list(engine.pools.sessions.slots) == ["t"]
     for name in ("s", "t"):
         engine.submit(f"{name}2", [33], PARAMS, session_id=name)

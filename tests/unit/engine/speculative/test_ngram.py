@@ -1,4 +1,4 @@
-"""Prompt lookup: what is proposed, and how little of a text is looked at."""
+"""Prompt lookup: what is proposed, and how little of a text is searched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_repetition_is_taken_to_go_on() -> None:
 def test_a_text_that_repeats_nothing_gives_no_idea() -> None:
     assert NgramDrafter().propose([1, 2, 3], [4, 5], 4) == []
     assert NgramDrafter().propose([1], [], 4) == []
-    # One equal token is enough, unless one asks for more.
+    # By default, one matching token is enough.
     assert NgramDrafter().propose([1, 2, 1], [], 1) == [2]
     assert NgramDrafter(shortest=2).propose([1, 2, 1], [], 1) == []
 
