@@ -48,7 +48,7 @@ def fill(host_ratio: float, prompts: int) -> Iterator[Engine]:
 
 
 def storages(engine: Engine) -> dict[int, int]:
-    """Sizes in bytes, by id, of the arrays that nodes keep alive through slices of host slots."""
+    """Return the sizes in bytes, by id, of arrays that nodes keep alive through host slots."""
     values = [node.host_value for node in engine.pools.tree_cache.iter_nodes()]
     bases = [value.base for value in values if value is not None and value.base is not None]
     return {id(base): base.nbytes for base in bases}

@@ -20,7 +20,7 @@ def counts_of_this_test() -> None:
 
 
 def chats(policy: PrefetchPolicy, *, check_owners: bool = True) -> Engine:
-    """Alternate four texts over a host pool for two; storage moves one page between steps."""
+    """Serve four texts in turn with a host pool for two; storage moves one page between steps."""
     engine = make_attention_engine(
         4,
         kv_tokens=64,

@@ -1,4 +1,4 @@
-"""sglang#25770 in a whole engine: evicted nodes are freed, or with the defect pile up."""
+"""sglang#25770 in a whole engine: evicted nodes are freed; with the defect, they pile up."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def churn(make: Callable[..., Engine] = make_engine, **changes: Any) -> tuple[En
     return engine, stray_nodes(engine)
 
 
-# The caches with their own list classes, by the slug of the defect that affects only them.
+# Caches with their own list classes; a slug names the defect that affects only that cache.
 WINDOWS = {"kv_tokens": 300, "swa_full_tokens_ratio": 0.5}
 CACHES: dict[str, Callable[[], tuple[Engine, int]]] = {
     IN_MAMBA_LISTS.slug: churn,

@@ -1,4 +1,4 @@
-"""Defects seen only in private memory keep as much as their truth says; their twins nothing."""
+"""Defects seen only in private memory keep what their truth says; their twins keep nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Falcon-H1 against transformers: logits, KV and states, in float32 and in exact float64.
+"""Falcon-H1 against transformers: logits, KV and states, in float32 and in float64 throughout.
 
 Bounds in float32: 1e-4 for the median difference, 1e-3 for each position and state; logits have
 scale 1.
@@ -125,7 +125,7 @@ SHAPES |= {f"random {seed}": _anything(seed) for seed in range(2)}
 @pytest.fixture(params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A random model saved by transformers in several files."""
-    # Importing transformers takes seconds, so only these tests do it.
+    # Importing transformers takes seconds, so import it only when these tests run.
     from transformers import FalconH1Config, FalconH1ForCausalLM
 
     torch.manual_seed(3)

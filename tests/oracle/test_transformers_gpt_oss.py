@@ -1,4 +1,4 @@
-"""gpt-oss against transformers: logits in float32 and in exact float64.
+"""gpt-oss against transformers: logits in float32 and in float64 throughout.
 
 Bounds in float32: 1e-4 for the median difference, 1e-3 for each position; logits have scale 1.
 """
@@ -86,7 +86,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model saved by transformers; norms, sinks and biases are random too."""
-    # Importing transformers takes seconds, so only these tests do it.
+    # Importing transformers takes seconds, so import it only when these tests run.
     from transformers import GptOssConfig, GptOssForCausalLM
 
     directory = tmp_path_factory.mktemp("gpt-oss")

@@ -1,4 +1,4 @@
-"""Nemotron-H against transformers: logits, KV and states, in float32 and in exact float64.
+"""Nemotron-H against transformers: logits, KV and states, in float32 and in float64 throughout.
 
 Bounds in float32: 1e-4 for the median difference, 1e-3 for each position and state; logits have
 scale 1.
@@ -74,7 +74,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model saved by transformers; norms, biases and decays are random too."""
-    # Importing transformers takes seconds, so only these tests do it.
+    # Importing transformers takes seconds, so import it only when these tests run.
     from transformers import NemotronHConfig, NemotronHForCausalLM
 
     directory = tmp_path_factory.mktemp("nemotron-h")

@@ -1,4 +1,4 @@
-"""``defects-as-of:``, and the defects that the command line accepts together."""
+"""``defects-as-of:``, and how names on the command line expand to defects."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_entry_is_gone_on_every_way_out(way_out: str) -> None:
 
 
 def aged_engine() -> tuple[Engine, FakeClock]:
-    """Return an engine at 3 s: one request arrived at 0 s and decodes, one waits since 2 s."""
+    """Return an engine at 3 s: one request arrived at 0 s and runs, one came at 2 s and waits."""
     clock = FakeClock()
     engine = make_engine(clock=clock, max_running_requests=1)
     engine.submit("runs", [1, 2, 3], PARAMS)

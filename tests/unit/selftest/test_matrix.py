@@ -44,7 +44,7 @@ def test_quick_has_every_short_defect_once_and_a_twin_for_each_of_their_profiles
         "flattened-snapshot",
         "stale-resumed-state",
         "attention-hit-longer",
-        # Its driver and rate need minutes.
+        # Finding its driver and rate takes minutes.
         "lru-reference-cycle",
         "lru-cycle-mamba-lists",
         "lru-cycle-swa-list",

@@ -118,7 +118,7 @@ def test_pinned_buffers_kept_by_finished_requests_are_on_the_metrics_page(
 
 
 def soaked(allocator: DeviceAllocator, *defects: Defect) -> RunRecord:
-    """Return the record of a run on the device, with requests served and memory read for real."""
+    """Serve requests on the device and read its memory; return the record of the run."""
     record = with_manifest(
         healthy_record(Run(360.0, 60.0, requests_per_s=2.0)),
         model={"name": "m", "device": "cuda"},

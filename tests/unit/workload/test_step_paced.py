@@ -16,7 +16,7 @@ Asked = list[tuple[str, int, int]]
 
 
 class Recording(Server):
-    """A server that records each request's id and lengths; its own answers become later prompts."""
+    """Records the id and lengths of each request; prompt tokens depend on the server's answers."""
 
     def __init__(self, *, running: int, chunk: int, seed: int) -> None:
         super().__init__(running=running, chunk=chunk, context=512, seed=seed)

@@ -1,7 +1,7 @@
 """The unified tree with a host tier, node by node: what differs from the dedicated trees.
 
 tests/laws/test_unified_host_equals_dedicated.py shows that it gives the same answers as those trees
-wherever both define one.
+wherever both define an answer.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Case:
         )
 
     def expected(self, first: list[int] | None = None) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the outputs and state of each request, after its ``first`` tokens if given."""
+        """Return the outputs and state of each request, or of its ``first`` tokens if given."""
         outputs, states = [], []
         starts = np.cumsum(self.lens) - self.lens
         for i, (start, count) in enumerate(zip(starts, first or self.lens, strict=True)):

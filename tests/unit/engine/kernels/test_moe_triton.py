@@ -184,7 +184,7 @@ def test_each_tile_of_half_precision_agrees(
 def test_as_many_programs_share_a_multiprocessor_as_fit(
     pairs_per_expert: int, programs: int
 ) -> None:
-    """The shared memory per program, of an H100's 228 KiB, was read from compiled kernels."""
+    """Expected values follow from the shared memory of compiled kernels; an H100 has 228 KiB."""
     tile = triton_kernel._tile_for(torch.bfloat16, pairs_per_expert)
 
     assert tile.programs(itemsize=2, shared_bytes=228 * 1024) == programs

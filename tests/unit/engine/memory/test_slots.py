@@ -262,7 +262,7 @@ def test_a_slot_set_aside_by_a_group_is_nobodys_to_free() -> None:
 def test_the_window_is_closed_through_the_method_that_a_defect_replaces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A group that forgets its slots must show up as missing slots: nothing bypasses its end."""
+    """A group that forgets its slots must show up as missing slots: nothing else returns them."""
 
     def forget(self: MambaSlotAllocator) -> None:
         self._group = []

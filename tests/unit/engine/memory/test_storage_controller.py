@@ -1,4 +1,4 @@
-"""Storage behind a host pool: what it keeps, who holds the slots of a prefetch, errors."""
+"""Storage behind a host pool: its contents, the holder of a prefetch's slots, and errors."""
 
 from __future__ import annotations
 

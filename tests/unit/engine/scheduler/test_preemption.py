@@ -32,7 +32,7 @@ def _engine(**changes: Any) -> Engine:
 
 
 def _submit(engine: Engine, rid: str, priority: int, *, output: int = 20, first: int = 0) -> None:
-    """Submit a prompt of ten tokens; prompts ten apart in ``first`` share no prefix."""
+    """Submit a prompt of ten tokens; prompts with different ``first`` share no prefix."""
     prompt = [(first + i) % 48 for i in range(10)]
     engine.submit(rid, prompt, SamplingParams(max_new_tokens=output), priority=priority)
 

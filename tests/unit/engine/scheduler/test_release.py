@@ -20,7 +20,7 @@ PROMPT = list(range(1, 21))
 
 
 def _running_engine(**changes: Any) -> tuple[Engine, Req]:
-    """Return an engine, and its request that has decoded two tokens and no longer runs."""
+    """Return an engine and its request, which has decoded two tokens and left the batch."""
     engine = make_engine(check_level="off", **changes)
     engine.submit("r", PROMPT, SamplingParams(max_new_tokens=50))
     for _ in range(2):
