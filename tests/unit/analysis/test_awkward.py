@@ -1,4 +1,4 @@
-"""No series ends the analysis: an answer with finite numbers for every awkward family."""
+"""Every awkward family of series gets an answer with finite numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW, MANY = 8, 400
 
 
 def answered(series: Awkward, floor: float = 0.0) -> Estimate | None:
-    """The estimate, checked; None where too few samples are readings."""
+    """Return the checked estimate; None if too few samples are readings."""
     samples = Samples(series.t_s, series.value, series.works, series.load)
     if are_readings(series.value).sum() < MIN_SAMPLES:
         with pytest.raises(ValueError, match="too few"):

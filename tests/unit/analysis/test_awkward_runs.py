@@ -1,6 +1,6 @@
-"""Whole runs, columns and comparisons made of awkward series: an answer for each, and no NaN in it.
+"""Runs, columns and comparisons made of awkward series: each gets an answer without NaN.
 
-The boundary is off here: what it would catch is what these tests are for.
+The boundary is off here, because these tests look for the exceptions that it would catch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OF_WORK = tuple(
 
 
 def run_of(family: str, seed: int) -> RunRecord:
-    """A run of which every series belongs to ``family``: memory, handles, counters, load, times."""
+    """A run whose series all belong to ``family``: memory, handles, counters, load, times."""
     rng = np.random.default_rng((seed, 77))
     first = draw(family, seed)
     start, end = float(first.t_s[0]), float(first.t_s[-1])
@@ -98,7 +98,7 @@ def _manifest(span: float) -> dict[str, JsonValue]:
 
 
 def _events(rng: np.random.Generator, start: float, span: float) -> list[Event]:
-    """Warm-up, pauses, rests and now and then a second segment or an end before its time."""
+    """Warm-up, pauses and checkpoints; sometimes a second segment or an early end."""
 
     def at(share: float) -> float:
         return start + share * span

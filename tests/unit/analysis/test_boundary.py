@@ -1,4 +1,4 @@
-"""A part of the analysis that fails: named in the verdict, and nothing else is lost."""
+"""A part of the analysis that fails is named in the verdict, and no other result is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tests.unit.analysis.records import (
 )
 from tests.unit.report import synthetic
 
-# Every analysis that ``judge`` calls, by the name it is called by.
+# The names of all analyses that ``judge`` calls.
 ANALYSES = (
     "checkpoint_findings",
     "container_findings",
@@ -93,12 +93,12 @@ ANALYSES = (
 )
 OF_SEGMENTS = ("coverage_findings", "pool_segments")
 SO_FAR = ("growth_findings", "instance_findings", "judge_trend")
-# Every reading of the record that ``Facts`` calls.
+# The names of all functions with which ``Facts`` reads the record.
 FACTS = ("coverage", "event_counters", "idle_checkpoints", "judged_window", "segments")
 
 
 class BrokenError(Exception):
-    """What no analysis raises by itself."""
+    """An error that no analysis raises itself."""
 
 
 def broken(*_: object, **__: object) -> NoReturn:
@@ -106,7 +106,7 @@ def broken(*_: object, **__: object) -> NoReturn:
 
 
 def leaking() -> RunRecord:
-    """Memory that grows, slots that stay away, a state that contradicts itself."""
+    """A run whose memory grows, with missing slots and a violated invariant."""
     record = healthy_record(Run(leak_bytes_per_h=2 * GIB))
     rests = [checkpoint(200.0 + 60.0 * i, mamba={"residual": float(3 * i)}) for i in range(6)]
     violation = EngineViolation(kind="alias", t_s=300.0)
@@ -143,7 +143,7 @@ def test_an_analysis_that_fails_takes_no_other_with_it(
 
     verdict = judge(record)
 
-    # What two parts found does not go with one of them.
+    # Two parts found something, so the loss of one leaves the other's finding.
     assert verdict.kind in (VerdictKind.LEAK, VerdictKind.INVARIANT)
     assert failed(verdict)
     assert {failure.part for failure in verdict.failures} == failed(verdict)

@@ -1,4 +1,4 @@
-"""Changes in a series of nights: found where they are, and hardly ever where there is none."""
+"""Changes in a series of nightly runs: found where they are, rarely where there are none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_step_too_small_to_matter_is_none() -> None:
 def test_chance_makes_few_changes() -> None:
     found = [bool(change_points(noise(count, seed))) for seed in range(60) for count in (8, 15)]
 
-    # About one series in fifty, by either of the two tests.
+    # Chance makes either of the two tests find one in about one series of fifty.
     assert sum(found) <= 7
 
 

@@ -1,4 +1,4 @@
-"""The split of a run's growth."""
+"""Splitting a run's growth into its parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nodes_dragged_along_are_taken_off_what_the_flush_gave_back() -> None:
         ladder_record(base=(100, 90, 89, 69), end=(140, 130, 129, 74), now=survey(rows=[row]))
     )
 
-    # The flush gave 55 against 20; 30 of the 35 more were strays that hung from cached nodes.
+    # The flush released 55, against 20 before; 30 of these 35 were strays held by cached nodes.
     assert part(found, PartKind.CACHE) == 5 * MIB
     assert part(found, PartKind.RETAINED) == 30 * MIB
     assert part(found, PartKind.UNEXPLAINED) == 5 * MIB

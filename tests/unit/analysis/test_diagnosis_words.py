@@ -1,4 +1,4 @@
-"""The paragraph that tells a diagnosis."""
+"""The paragraph that describes a diagnosis."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
 
 def test_the_paragraph_names_the_list_and_its_owner() -> None:
     row = holding("list", 0, 50 * MIB, ["EngineLoop._engine", "Engine._recorder"], entries=48_211)
-    # Less than a hundredth of the growth.
+    # Less than one hundredth of the growth.
     few = holding("dict", 76, 400 * 2**10, ["module pydantic_core", "ChainSchema"])
     now = survey(rows=[row, few])
     record = ladder_record(base=(100, 90, 90, 70), end=(150, 140, 140, 120), now=now)
@@ -54,7 +54,7 @@ def test_the_paragraph_names_the_list_and_its_owner() -> None:
 
 
 def test_next_to_nothing_has_no_sign() -> None:
-    # The collector gives back one MiB less than at the baseline, of 400 that came.
+    # The collector releases 1 MiB less than at the baseline; memory grew by 400 MiB.
     record = ladder_record(
         base=(100, 90, 89, 70), end=(500, 490, 490, 470), now=survey(MIB, 200, [])
     )
@@ -66,7 +66,7 @@ def test_next_to_nothing_has_no_sign() -> None:
 
 
 def test_garbage_whose_memory_stays_with_malloc_is_its_share_of_the_growth() -> None:
-    """The objects weigh 3.36 of 15 MiB although a collection returned next to nothing."""
+    """The garbage is 3.36 of 15 MiB, although collecting it released almost nothing."""
     end = (160, 155, 155, 135)
     now = survey(garbage=int(3.36 * MIB), objects=6_480)
 

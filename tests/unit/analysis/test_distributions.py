@@ -1,6 +1,6 @@
 """Student's t and the binomial against scipy.
 
-Its tests import scipy, which takes seconds: not every process that collects them runs them.
+The tests import scipy themselves, because it takes seconds and not every process runs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each awkward family of series gets the answer that is right for it, whatever the seed."""
+"""Each awkward family of series gets the right answer, whatever the seed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.families import FAMILIES, HEALTHY, LEAKS, UNDECIDED, draw
 
 FEW, MANY = 3, 60
-# They surely grow to the end, if ever more slowly.
+# These keep growing until the end, though ever more slowly.
 NEVER_AT_REST = ("logarithmic fill", "hyperbolic settling")
-# Of leaks, in a hundred series; the others are left undecided.
+# Minimum share of leaks that are found; the others stay undecided.
 FOUND = 0.9
 
 

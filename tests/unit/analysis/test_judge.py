@@ -84,7 +84,7 @@ def test_without_steady_no_trend_is_a_leak_before_45_minutes() -> None:
 def test_too_few_collectible_probes_leave_that_metric_open() -> None:
     record = healthy_record(Run(probe_s=30.0))
     collections = record.series["gc_gen2_collections"]
-    # No full collection: nothing shows what garbage falls back to.
+    # Without a full collection, nothing shows the level to which garbage falls.
     none = replace(collections, value=np.zeros_like(collections.value))
     verdict = judge(with_series(record, none))
 

@@ -1,4 +1,4 @@
-"""Levels of a series: intervals that cover, also where neighbours resemble each other."""
+"""Levels of a series: intervals have their coverage even if samples are autocorrelated."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_an_interval_covers_the_true_level_about_as_often_as_it_says(
         for seed in range(300)
     ]
 
-    # 95% with the error of 300 draws, and a little short where all there is are a few swings.
+    # 95%, less the error of 300 draws and a shortfall where a series has only a few swings.
     assert np.mean([one.lower <= truth <= one.upper for one in found]) > 0.88
     bounded = np.mean([np.isfinite(one.upper - one.lower) for one in found])
-    # Ten independent samples say nothing of the highest twentieth.
+    # Ten independent samples do not bound a 95th percentile.
     assert bounded < 0.1 if (stat, memory_s) == (Stat.P95, 20.0) else bounded > 0.9
 
 

@@ -1,4 +1,4 @@
-"""What is said of a run beside its findings."""
+"""Notes about a run, besides its findings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_requests_that_a_server_did_not_serve_are_a_note(refused: int, is_said: 
         ),
         (Interrupted(signal="SIGINT", t_s=225.0), "interrupted after 3m45s; partial results"),
         (
-            # What was allocated while the worker answered is no release.
+            # Memory that was allocated while the worker answered does not count as negative
+            # release.
             Reclaim(300 * 2**20, 301 * 2**20, 300 * 2**20, 250 * 2**20, t_s=239.0),
             "of 300 MiB held while idle, malloc_trim released 0 B, flushing the cache 1.00 MiB, a "
             "full collection 50.0 MiB",
@@ -192,7 +193,7 @@ def test_reserved_memory_that_grows_beside_tensors_that_do_not_is_explained(
 ) -> None:
     record = with_manifest(healthy_record(RUN), model={"name": "m", "device": "cuda"})
     t = record.series["events.finishes"].t_s
-    # All of it comes in the judged window, which begins after 60 seconds.
+    # All growth lies in the judged window, which begins after 60 seconds.
     more = np.where(t > 150.0, 1000.0 * 2**20, 0.0)
     memory = {
         "device_allocated_bytes": 2.0 * GIB + 0.0 * t,

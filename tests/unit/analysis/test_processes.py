@@ -1,4 +1,4 @@
-"""Runs of several processes: each is judged alone, and named."""
+"""Runs of several processes: each one is judged separately and named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API, CORE = ({"role": "api"}, {"role": "core"})
 
 
 def of_role(record: RunRecord, labels: dict[str, str]) -> dict[str, Series]:
-    """The gated series of ``record``, as those of one of several processes."""
+    """The gated series of ``record``, labelled as one process's."""
     own = {}
     for name, series in record.series.items():
         if declared(name).check is Check.TREND:
@@ -29,7 +29,7 @@ def of_role(record: RunRecord, labels: dict[str, str]) -> dict[str, Series]:
 
 
 def two_processes(core: Run, api: Run | None = None) -> RunRecord:
-    """The counters and events of a healthy run, with two processes beside them and none alone."""
+    """A healthy run's counters and events, with the gated series of two processes."""
     shared = healthy_record(api)
     rest = {n: s for n, s in shared.series.items() if declared(n).check is not Check.TREND}
     own = {**of_role(shared, API), **of_role(healthy_record(core), CORE)}
@@ -98,7 +98,7 @@ def test_a_restart_is_a_segment_of_that_process_only() -> None:
 
     assert api.record.all_events(Segment) == []
     assert [event.t_s for event in core.record.all_events(Segment)] == [300.0]
-    # A level that is another after the restart is no growth.
+    # A different level after the restart is not growth.
     name = labelled(MEMORY, CORE)
     memory = record.series[name]
     stepped = replace(memory, value=memory.value + np.where(memory.t_s < 300.0, 0.0, 3e8))
@@ -139,7 +139,7 @@ def test_the_live_view_calls_no_young_process_a_leak() -> None:
 
 
 def short_lived(after: ProcessStarted | None, until_s: float) -> Verdict:
-    """The verdict on a healthy process, and a one that grows slowly and was gone at ``until_s``."""
+    """The verdict on a healthy process and one that grows slowly and ends at ``until_s``."""
     record = two_processes(Run(seed=3, leak_bytes_per_h=0.1 * GIB))
     series = {
         name: one.between(0.0, until_s) if "core" in name else one

@@ -1,4 +1,4 @@
-"""Which counters of a target its growth is held against."""
+"""Which counters of a target may explain its growth."""
 
 from __future__ import annotations
 

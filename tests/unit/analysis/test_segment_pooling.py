@@ -62,7 +62,7 @@ def test_two_equal_measurements_halve_the_variance() -> None:
 
 
 def test_what_a_segment_lacks_is_not_made_up_for_by_other_segments() -> None:
-    """A worker that is replaced every minute was judged for long, but each of them for a minute."""
+    """Workers replaced every minute are judged for long together, but for a minute each."""
     first, second = (
         msgspec.structs.replace(result(4.0, 9.0), window_s=window_s, needed_s=240.0)
         for window_s in ((100.0, 160.0), (170.0, 230.0))
@@ -101,10 +101,10 @@ def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
 @pytest.mark.parametrize(
     ("parts", "outcome"),
     [
-        # Each alone is unsure of a growth that both see, of something that does not settle.
+        # Growth that both see but neither is sure of, in a metric that does not settle.
         ([result(5.0, 3.0, unit="slots")] * 2, "LEAK"),
         ([result(5.0, 3.0)] * 2, "CLEAN"),
-        # One of them does not see it.
+        # Only one of them sees it.
         ([result(5.0, 3.0), result(0.5, 3.0)], "CLEAN"),
         # A fill seen twice is a fill.
         ([result(5.0, 3.0, code=ReasonCode.STILL_FILLING)] * 2, "CLEAN"),
@@ -112,7 +112,7 @@ def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
             [result(5.0, 9.0, "LEAK", ReasonCode.EVERY_MODEL_GROWS), result(0.0, 1.0, "CLEAN")],
             "LEAK",
         ),
-        # The bound holds only for both together.
+        # Only the pooled bound is below the limit.
         ([result(4.0, 8.0), result(0.0, 8.0)], "CLEAN"),
         ([result(4.0, 20.0), result(0.0, 20.0)], "INCONCLUSIVE"),
     ],

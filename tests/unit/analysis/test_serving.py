@@ -1,4 +1,4 @@
-"""What a run served: rates over its traffic, percentiles of all its requests."""
+"""What a run served: rates during its traffic, percentiles over all its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.records.events import Phase, Segment, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import ServingResult
 
-# Ten requests a second, from which 100 s of warm-up and a pause of 20 s are to be left out.
+# Ten requests a second; 100 s of warm-up and a 20 s pause must be left out.
 T_S = np.arange(0.0, 401.0)
 EVENTS = (
     Steady(t_s=100.0),
@@ -33,7 +33,7 @@ def record(**per_second: float) -> RunRecord:
 
 
 def with_latencies(run: RunRecord, name: str, *durations: tuple[float, float]) -> RunRecord:
-    """Each a time in the run and a duration in seconds."""
+    """Add ``durations``: pairs of a time in the run and a latency, both in seconds."""
     rows = []
     for t_s, duration_s in durations:
         histogram = LatencyHistogram()
@@ -64,7 +64,7 @@ def test_rates_are_those_of_the_traffic_in_the_judged_window() -> None:
 
 
 def test_rates_and_latencies_are_of_the_same_requests() -> None:
-    """Samples that lie apart: an interval over an end of the traffic counts for neither."""
+    """Between sparse samples, an interval across the end of the traffic counts for neither."""
     t_s = np.arange(3.0, 400.0, 7.0)
     finishes = {"events.finishes": Series("events.finishes", t_s, 10.0 * t_s)}
     run = RunRecord(Manifest(), finishes, EVENTS)
@@ -72,7 +72,7 @@ def test_rates_and_latencies_are_of_the_same_requests() -> None:
 
     results = served(with_latencies(run, "e2e", *ended))
 
-    # 101 to 199, and 220 to 395.
+    # From 101 s to 199 s, and from 220 s to 395 s.
     assert results["requests_per_s"].count == results["e2e_ms"].count == 980 + 1750
     assert results["requests_per_s"].value == pytest.approx(10.0)
 
@@ -134,6 +134,6 @@ def test_segments_of_a_resumed_run_add_up() -> None:
     events = (*EVENTS, Segment(t_s=250.0), Steady(t_s=300.0))
     results = served(replace(whole, series=again, events=events))
 
-    # 100 to 200, 220 to 249 before the cut, and 300 to 400 after it.
+    # From 100 s to 200 s, from 220 s to 249 s before the cut, and from 300 s to 400 s after it.
     assert results["requests_per_s"].value == pytest.approx(10.0)
     assert results["requests_per_s"].count == 2290

@@ -1,4 +1,4 @@
-"""One answer from many calls: the outcome, the word, the precedence."""
+"""Combining many calls into one answer: its outcome, its wording, and which call prevails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of a comparison: what is faster, what is the same, when to stop, what may gate."""
+"""Calls of a comparison: faster, slower or the same, when to stop, and which metrics may gate."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_guards_and_the_answer_share_one_error_probability() -> None:
 
 def test_three_versions_are_each_held_against_the_first_for_the_same_alpha() -> None:
     two = rounds(24, {THROUGHPUT: 0.9}, noise=0.004, seed=1)
-    # The third version does in each round what the first did.
+    # The third version repeats the first version's values.
     third = tuple(replace(b, version=2, position=2) for b in two if b.version == 0)
     versions = (version("."), version("defect:slow"), version("git:HEAD"))
     comparison = Comparison(versions, (*two, *third), True, (6, 12, 18, 24))
@@ -263,6 +263,6 @@ def test_twice_the_rounds_take_no_more_than_twice_the_calls() -> None:
         assert found.rounds == count
         return len(made)
 
-    compare(pair(rounds(4, {THROUGHPUT: 1.0})), TERMS)  # what is computed once is no part of it
+    compare(pair(rounds(4, {THROUGHPUT: 1.0})), TERMS)  # one-time work must not be counted
 
     assert calls(1000) <= 2 * calls(500)

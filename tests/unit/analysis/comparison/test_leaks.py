@@ -1,4 +1,4 @@
-"""Findings of two versions matched: new, gone, worse, unchanged, or not to be told."""
+"""Matching the findings of two versions: new, gone, worse, unchanged, or undecided."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_growth_is_introduced_when_verdicts_differ_and_rates_do_beyond_doubt() -
     assert row.change is Change.INTRODUCED
     assert row.bytes_per_hour is not None
     assert row.bytes_per_hour.value == pytest.approx(3.7 * GIB)
-    # Two errors of 0.1 / 1.96 at 3.29 of them.
+    # Each version's standard error is 0.1 / 1.96; the interval extends 3.29 standard errors.
     half = row.bytes_per_hour.upper - row.bytes_per_hour.value
     assert half == pytest.approx(3.2905 / 1.95996 * 2**0.5 * 0.1 * GIB, rel=1e-3)
 
@@ -231,7 +231,7 @@ def test_growth_whose_intervals_do_not_meet_is_never_unchanged(
 
 
 def test_a_class_does_not_grow_by_more_than_the_process_without_saying_why() -> None:
-    """+394 MiB/h of tree nodes once stood beside a bound of 201 MiB/h on the whole process."""
+    """A report once showed +394 MiB/h of tree nodes beside a process bound of 201 MiB/h."""
     nodes = strays(0.9)
     made = Rate(0.39 * GIB, 0.34 * GIB, 0.44 * GIB, "B", "h")
     nodes = replace(nodes, rates=(*nodes.rates, made))

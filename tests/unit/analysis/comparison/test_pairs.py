@@ -1,4 +1,4 @@
-"""Paired rounds: coverage, outliers, the order of the turns, levels that creep."""
+"""Paired rounds: coverage, outliers, the order of turns, and drifting levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Critical values of repeated looks, against scipy's multivariate normal and by simulation."""
+"""Critical values for repeated looks, against scipy's multivariate normal and by simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.analysis.comparison.sequential import POWER, boundaries, critic
 def test_the_chance_to_have_passed_by_each_look_is_what_the_spending_function_allows(
     alpha: float,
 ) -> None:
-    # Here, as it takes seconds: not every process that collects this test runs it.
+    # Imported here because it takes seconds, and not every process runs this test.
     from scipy.stats import multivariate_normal
 
     shares = (0.25, 0.5, 0.75, 1.0)
@@ -65,7 +65,7 @@ def test_peeking_at_every_look_is_wrong_no_more_often_than_alpha() -> None:
         error = seen.std(axis=1, ddof=1) / np.sqrt(n)
         missed |= np.abs(seen.mean(axis=1)) > width * error
 
-    # Three standard errors of the simulation above the nominal value.
+    # Allow three standard errors of the simulation above the nominal value.
     assert missed.mean() < 0.10 + 3 * np.sqrt(0.1 * 0.9 / repeats)
 
 

@@ -1,4 +1,4 @@
-"""Stored runs: windows of each run's steady part, and how little two runs can tell."""
+"""Stored runs: windows of each run's steady part, and how little two runs can decide."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.analysis.comparisons import verdict
 
 
 def _run(speed: float = 1000.0, waits: float = 0.0, pause: bool = False) -> RunRecord:
-    """Ten minutes of steady traffic at ``speed`` tokens a second after two of warm-up."""
+    """Ten minutes of steady traffic at ``speed`` tokens/s after two minutes of warm-up."""
     t = np.arange(0.0, 721.0, 2.0)
     active = t.copy()
     if pause:
@@ -91,7 +91,7 @@ def test_a_pause_for_a_checkpoint_is_not_time_of_the_engine() -> None:
         if "throughput_tokens_per_s" in b.values
     ]
 
-    # The windows that lie in the pause have no speed; those that touch it have their usual one.
+    # Windows inside the pause have no speed; windows that overlap it keep their usual speed.
     assert MOST_WINDOWS > len(values) >= MOST_WINDOWS - 3
     assert values == pytest.approx([1000.0] * len(values), rel=0.05)
 
@@ -115,7 +115,7 @@ def test_two_equal_runs_are_never_called_the_same_speed() -> None:
 
     assert found.call is Call.INCONCLUSIVE
     assert found.ratio == pytest.approx(1.0)
-    # Nothing varies within these runs: what is left is what may lie between them.
+    # Nothing varies within these runs; what remains is the allowance for variation between runs.
     assert found.upper > 1.0 + BETWEEN_RUNS
 
 
@@ -137,7 +137,7 @@ def test_no_speed_is_called_when_others_had_the_processors() -> None:
 
 
 def watched(others: float | None) -> RunRecord:
-    """The same of a server of others, beside programs that take a share of the machine."""
+    """The same run of an observed server, while programs use ``others`` processors."""
     run = _run()
     series = {name: one for name, one in run.series.items() if name != "worker_cpu_wait_s"}
     t = run.series["step_s"].t_s

@@ -1,4 +1,4 @@
-"""A comparison in words: the headline, the notes, the reasons."""
+"""A comparison in words: headline, notes and reasons."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
 
 
 def test_every_outcome_has_a_headline_of_two_lines() -> None:
-    """Whatever leaks, is undecided and was not compared at once."""
+    """Even if some side leaks, is undecided or was not compared."""
     record = run_record({"nodes_evicted": 5000.0})
     stray = changed(strays(0.9), title="removed TreeNode objects stay alive: 0.99 per node " * 3)
     void = replace(verdict(VerdictKind.INVALID, [stray]), headline="too little " * 20)

@@ -1,4 +1,4 @@
-"""What is kept for each event, fitted to counts alone."""
+"""How much is kept per event, fitted to counts alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hybridbench.analysis.drivers.search import TIME
 
 
 def test_a_counter_that_stands_still_in_the_second_half_explains_nothing() -> None:
-    """And its line, which has no slope, is no division by zero: a warning would fail here."""
+    """Its line has no slope; dividing by that slope would warn, and a warning fails this test."""
     t_s = 10.0 * np.arange(40)
     requests = 7.0 * np.arange(40) + np.sin(t_s)
     rejected = np.minimum(requests, requests[10])

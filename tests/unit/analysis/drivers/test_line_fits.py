@@ -1,4 +1,4 @@
-"""Lines of many counters with errors that remember."""
+"""Line fits for many counters, with autocorrelated errors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_difference_from_a_few_rows_tells_nothing_apart() -> None:
     counter = poisson(5, 2.0)
     rng = np.random.default_rng(6)
     value = counter + np.cumsum(rng.normal(0, 1.0, T.size))
-    # The other candidate differs in one place only, where the value happens to jump.
+    # The other candidate differs at one place only, where the value happens to jump.
     value[200:] += 40.0
     other = counter + np.where(T >= 200, 40.0, 0.0)
     data = levels(value, counter, other)

@@ -1,4 +1,4 @@
-"""Gain over events: the quotient of two totals, and how well it is known."""
+"""Gain per event: the ratio of two totals, and its uncertainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates for each hour."""
+"""Rates per hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which event explains what grows, among counters that all rise with the same load."""
+"""Finding the event that explains growth, among counters that all rise with the same load."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_four_leaks_at_once_are_each_told_from_the_others(first_seed: int) -> No
         assert (tokens.counter, tokens.per_event, tokens.exact) == ("retracts", 16.0, True)
         named["entries"] += holds(entries, "requests_rejected", 1.0)
         named["bytes"] += holds(held, "nodes_evicted", 30e3)
-        # Leaves are all but a few of the nodes: either may be named, and then both are.
+        # Nearly all nodes are leaves: either counter may be named, and then the other is a rival.
         assert held is None or {held.counter, *held.rivals} & {"nodes_evicted", "evict_leaf"}
 
     assert named["entries"] >= 9
@@ -129,7 +129,7 @@ def test_what_is_likely_decides_only_where_the_samples_cannot() -> None:
 
 
 def skewed(t: FloatArray, counts: FloatArray, seed: int) -> FloatArray:
-    """The counter as read up to a third of a second off the moment of the sample."""
+    """Return the counter as read up to 0.3 s before or after each sample's time."""
     off = np.random.default_rng(seed).uniform(-0.3, 0.3, t.size)
     return np.maximum.accumulate(np.round(np.interp(t + off, t, counts)))
 
@@ -227,7 +227,7 @@ def test_a_cause_whose_effect_comes_samples_later_is_found_at_rest() -> None:
     rng = np.random.default_rng(9)
     retracts = np.cumsum(rng.poisson(0.4, 300)).astype(np.float64)
     t = np.arange(300.0)
-    # Each is made good twenty samples later, together with work that the samples do show.
+    # Each retract is followed by restored tokens twenty samples later, mixed with other work.
     lost = np.concatenate([np.zeros(20), retracts[:-20]])
     tokens = lost * 300.0 + np.cumsum(rng.poisson(2.0, 300))
     known = EventCounters(

@@ -1,4 +1,4 @@
-"""What drives a quantity that comes and goes."""
+"""Finding the driver of a quantity that rises and falls."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def test_what_moves_in_every_step_explains_nothing() -> None:
 
 
 def looked(moved: dict[str, tuple[float, float]]) -> RunRecord:
-    """A run of 1,000 steps, of which some lost 100 slots: for each counter the steps in which it
-    moved, and the slots lost in them.
+    """A run of 1,000 steps that lost 100 slots.
+
+    ``moved`` has the number of steps in which each counter moved, and the slots lost in those
+    steps.
     """
     values = {"steps_with.steps": 1000.0, "lost_taken.kv.steps": 100.0}
     for name, (steps, slots) in moved.items():

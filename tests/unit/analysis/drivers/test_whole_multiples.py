@@ -1,4 +1,4 @@
-"""Whole multiples, at samples and at rests."""
+"""Recognising whole multiples, in samples and at idle points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Censuses and idle looks put together, process by process."""
+"""Combining censuses and idle looks, process by process."""
 
 from __future__ import annotations
 

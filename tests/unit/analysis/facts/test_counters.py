@@ -1,4 +1,4 @@
-"""Event counters: their values over restarts, and what one event is called."""
+"""Event counters: their values across restarts, and the name of a single event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growth that is sure is never CLEAN, and a run is held to the limits of the length it reached."""
+"""Certain growth is never CLEAN, and the limits for a run are those of the length it reached."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_run_shorter_than_every_limit_stays_open_even_if_it_is_flat() -> None:
     assert result.why is not None
     assert result.why.code == ReasonCode.LIMIT_NOT_MEASURED
     assert result.needed_s is not None
-    # A minute more of traffic reaches the first limit.
+    # One more minute of traffic reaches the first limit.
     assert result.needed_s - (result.window_s[1] - result.window_s[0]) == pytest.approx(60.0, abs=3)
 
 

@@ -1,4 +1,4 @@
-"""Mappings of one size as evidence of a growth."""
+"""Mappings of one size as evidence of growth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record(**counts: np.ndarray) -> RunRecord:
 
 
 def test_mappings_that_become_more_explain_their_share_of_the_growth() -> None:
-    # 120 s to 570 s: 24 to 114 mappings of 4160 KiB.
+    # Between 120 s and 570 s, the mappings of 4160 KiB grow from 24 to 114.
     of = record(of_4160=T / 5.0, of_64=np.full(T.size, 9.0))
     grown_bytes = 100 * 4160 * KIB
 
@@ -41,11 +41,11 @@ def test_mappings_that_become_more_explain_their_share_of_the_growth() -> None:
 @pytest.mark.parametrize(
     ("counts", "grown_bytes"),
     [
-        (np.full(T.size, 30.0), 100e6),  # they stay
-        (T / 5.0, 100 * 90 * 4160 * KIB),  # they explain a hundredth
-        (T / 5.0, 4160 * KIB),  # memory is reserved, and not used
+        (np.full(T.size, 30.0), 100e6),  # a constant number
+        (T / 5.0, 100 * 90 * 4160 * KIB),  # they explain one hundredth
+        (T / 5.0, 4160 * KIB),  # memory that is reserved but unused
         (T / 5.0, -1.0),
-        (np.where(T == 300.0, 0.0, 20.0 + T / 5.0), 100 * 4160 * KIB),  # they come and go
+        (np.where(T == 300.0, 0.0, 20.0 + T / 5.0), 100 * 4160 * KIB),  # all unmapped once
     ],
 )
 def test_other_mappings_explain_nothing(counts: np.ndarray, grown_bytes: float) -> None:

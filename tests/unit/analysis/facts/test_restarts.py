@@ -1,4 +1,4 @@
-"""A recorded process that began anew is told from one whose memory only fell."""
+"""Distinguishing a restarted process from one whose memory only fell."""
 
 from __future__ import annotations
 

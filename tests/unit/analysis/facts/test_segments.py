@@ -1,4 +1,4 @@
-"""Taking a run apart at the places where its worker was replaced."""
+"""Splitting a run where its worker was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of the first fill of a target that does not say when it is steady."""
+"""Finding the end of the initial fill of a target that does not report when it is steady."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = np.arange(0.0, 900.0, 1.0)
 
 
 def observed(**memories: FloatArray) -> RunRecord:
-    """A target of which only memory by role is seen, and a counter that begins after 30 s."""
+    """An observed target with only memory by role, and a counter that starts after 30 s."""
     series = {}
     for number, (role, value) in enumerate(memories.items()):
         name = labelled(MEMORY, {"role": role})
@@ -40,7 +40,7 @@ def observed(**memories: FloatArray) -> RunRecord:
 
 
 def as_observed(record: RunRecord) -> RunRecord:
-    """``record`` of an engine that never said that it was steady, nor what it was doing."""
+    """``record`` as if the engine had never reported a steady state or a phase."""
     silent = [e for e in record.events if not isinstance(e, Steady | Phase)]
     manifest = msgspec.structs.replace(record.manifest, target=TargetFacts(kind=OBSERVED))
     return replace(record, events=silent, manifest=manifest)
@@ -55,7 +55,7 @@ def fill(rise_mib: float, until_s: float, per_hour_mib: float = 0.0) -> FloatArr
     ("reported", "begun_s"),
     [
         (T >= 200.0, 200.0),
-        # Another process of it warmed up again.
+        # Another of its processes warmed up from 300 s to 400 s.
         ((T >= 60.0) & ((T < 300.0) | (T >= 400.0)), 400.0),
         (T < 500.0, None),
     ],

@@ -1,4 +1,4 @@
-"""Arithmetic at rest."""
+"""Slot arithmetic at idle checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(record: RunRecord) -> list[Finding]:
 
 
 def residuals(*values: float) -> RunRecord:
-    """A run with a checkpoint every 30 s, at which the state pool misses so many slots."""
+    """A run with a checkpoint every 30 s; ``values`` are the state slots missing at each."""
     rests = [checkpoint(30.0 * (i + 1), mamba={"residual": v}) for i, v in enumerate(values)]
     return with_checkpoints(healthy_record(RUN), rests)
 
@@ -117,7 +117,7 @@ def test_slots_of_requests_that_no_longer_exist_are_a_leak() -> None:
 
 
 def sessions(*rows_opens_closes: tuple[float, int, int]) -> RunRecord:
-    """Idle checkpoints at which sessions hold so many rows, of so many opened and closed ones."""
+    """Idle checkpoints with the rows that sessions hold, and sessions opened and closed so far."""
     rests = []
     for i, (rows, opens, closes) in enumerate(rows_opens_closes):
         at = checkpoint(60.0 * (i + 1), mamba={"session_held": 3.0 * rows})
@@ -165,7 +165,7 @@ def test_the_close_that_leaves_a_row_behind_is_named() -> None:
 
 
 def in_use_at_rest(*values: float) -> RunRecord:
-    """Idle points of a server whose gauges say that so many blocks are in use."""
+    """Idle points of a server whose gauges report ``values`` blocks in use."""
     rests = [
         msgspec.structs.replace(checkpoint(30.0 * (i + 1)), pools={"kv_blocks": {"in_use": v}})
         for i, v in enumerate(values)
@@ -215,7 +215,7 @@ def test_an_account_of_every_slot_decides_at_once() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        # What a server keeps for itself; what its gauges show late; too few to tell.
+        # Blocks that a server keeps for itself; a lagging gauge; too few points.
         (4.0, 4.0, 4.0, 4.0, 4.0),
         (0.0, 3.0, 5.0, 2.0, 6.0, 7.0),
         (0.0, 3.0, 5.0),
@@ -239,7 +239,7 @@ def test_a_lock_held_before_a_counter_fell_is_still_held() -> None:
 
 
 def test_a_pool_that_the_last_idle_point_does_not_show_proves_nothing() -> None:
-    """SGLang does not say what open sessions hold of its state pool."""
+    """SGLang does not report how many state slots open sessions hold."""
     counts = {"kv": {"in_use": 0.0}, "mamba": {"in_use": 4.0}}
     without = {"kv": {"in_use": 0.0}}
     rests = [
@@ -279,7 +279,7 @@ def test_an_open_session_may_hold_its_lock() -> None:
 
 
 def test_the_steps_that_lost_slots_part_counters_that_the_samples_cannot() -> None:
-    # Aborts in the queue and in decode come in the same bursts; each costs a slot now and then.
+    # Queued and decode aborts come in the same bursts; some of the queued ones lose a slot.
     rng = np.random.default_rng(5)
     record = residuals(20.0, 40.0)
     t = record.series["events.retracts"].t_s

@@ -30,7 +30,7 @@ def found(record: RunRecord) -> list[Finding]:
 
 
 def lengths(*values: float, idle_at_end: bool = False) -> RunRecord:
-    """A container seen at checkpoints alone; ``idle_at_end``: no work before the last one."""
+    """A container seen only at checkpoints; ``idle_at_end``: no work before the last one."""
     rests = []
     for i, value in enumerate(values):
         rest = checkpoint(40.0 * (i + 1))
@@ -40,7 +40,7 @@ def lengths(*values: float, idle_at_end: bool = False) -> RunRecord:
 
 
 def sampled(run: Run, seed: int = 1) -> tuple[FloatArray, dict[str, FloatArray], FloatArray]:
-    """Sample times, counters and requests in flight, none of them when the run is drained."""
+    """Sample times, counters and requests in flight (none once the run is drained)."""
     t = np.arange(1.0, run.duration_s, 0.5)
     counts = traffic(seed, t)
     rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ def sampled(run: Run, seed: int = 1) -> tuple[FloatArray, dict[str, FloatArray],
 
 
 def with_container(run: Run, value: FloatArray, t: FloatArray, **more: FloatArray) -> RunRecord:
-    """A run with counters, one container, and a rest at its end (and one in its middle)."""
+    """A run with counters, one container, and an idle checkpoint at its end."""
     t_all, counts, live = sampled(run)
     assert t_all.size == t.size
     columns = {f"events.{n}": c for n, c in counts.items()}
@@ -91,7 +91,7 @@ def test_requests_in_flight_are_no_leak() -> None:
     piled = np.cumsum(np.random.default_rng(3).integers(0, 3, t.size)) * (live > 0)
 
     assert found(with_container(LONG, live, t)) == []
-    # A queue that grows all the time and is empty at rest.
+    # A queue that grows all the time but is empty when idle.
     assert found(with_container(LONG, piled.astype(np.float64), t)) == []
     assert found(with_container(LONG, counts["finishes"] * (live > 0), t)) == []
 
@@ -183,7 +183,7 @@ def test_a_cache_that_is_full_at_each_idle_point_explains_no_growth(
     t, _, live = sampled(LONG)
     value = np.round(2000 + 137.3 * t + 4000 * np.sin(t / 17))
     record = with_container(LONG, value, t, pool__kv__evictable=430.0 - 10 * live)
-    # The last one comes soon after the one before, when the traffic ends.
+    # The last idle point soon follows the previous one, when the traffic ends.
     rests = [
         msgspec.structs.replace(
             checkpoint(at, kv={"evictable": 430.0 + (at_end - 430.0) * at / 290.0}),
@@ -206,7 +206,7 @@ def test_one_that_fills_up_or_comes_back_or_is_young_is_not(values: tuple[float,
 
 @pytest.mark.parametrize("seed", [1, 2, 4])
 def test_a_list_that_only_grows_is_counted_whatever_the_load_does(seed: int) -> None:
-    """More requests in flight at the end than at the start explain nothing of it."""
+    """More requests in flight at the end than at the start do not explain its growth."""
     record = healthy_record(Run(seed=seed))
     finishes = record.series["events.finishes"]
     kept = with_series(record, Series("container.kept.len", finishes.t_s, finishes.value))

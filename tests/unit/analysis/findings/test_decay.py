@@ -1,4 +1,4 @@
-"""Decay on made-up runs: found where it is, silent on a machine that is slow now and then."""
+"""Decay in made-up runs: found where planted, not reported for a machine with slow spells."""
 
 from __future__ import annotations
 
@@ -99,8 +99,9 @@ def test_hits_that_are_lost_are_found() -> None:
 
 
 def with_rare_hits(seed: int, total: float, busier: float) -> RunRecord:
-    """A healthy run of ``total`` hits of 80 tokens, one in 800 of the prompts' tokens throughout;
-    there are ``busier`` times as many prompts at its end as at its beginning.
+    """A healthy run of ``total`` hits of 80 tokens, always one hit per 800 prompt tokens.
+
+    At its end there are ``busier`` times as many prompts as at its beginning.
     """
     record = working_record(Work(seed=seed))
     t = record.series["events.prefix_hit_tokens"].t_s

@@ -1,4 +1,4 @@
-"""Requests for nobody, and requests without an end."""
+"""Requests without a client, and requests that never end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(record: RunRecord) -> list[Finding]:
 
 
 def ghosts(seed: int) -> RunRecord:
-    """Every other client that leaves leaves its request behind, for some seconds."""
+    """Every second client that disconnects leaves its request running for some seconds."""
     rng = np.random.default_rng(seed)
     left = rng.binomial(1, 0.1, T.size)
     living = np.zeros(T.size)
@@ -56,7 +56,7 @@ def test_a_look_between_leaving_and_hearing_of_it_is_no_finding() -> None:
 
 
 def ages(seed: int, usual_s: float) -> FloatArray:
-    """The oldest of some requests, each replaced when it ends."""
+    """The age of the oldest of 16 requests, each replaced when it ends."""
     rng = np.random.default_rng(seed)
     born = np.full(16, 1.0)
     age = []
@@ -100,7 +100,7 @@ def test_one_long_request_that_ends_was_merely_long() -> None:
 
 
 def stall(begins_s: float, steps_per_s: float = 20.0, ends_s: float = 1e9) -> RunRecord:
-    """From ``begins_s`` on three requests wait, and no step computes anything."""
+    """From ``begins_s`` to ``ends_s``, three requests wait and no step computes anything."""
     stuck = np.clip(T, begins_s, ends_s) - begins_s
     return with_series(
         HEALTHY,
@@ -120,7 +120,7 @@ def test_an_engine_that_steps_and_serves_nobody_is_stalled() -> None:
 
 
 def test_an_engine_that_steps_for_nobody_is_stalled() -> None:
-    """A transfer whose answer is never taken keeps it from becoming idle."""
+    """A transfer whose result is never collected keeps the engine from becoming idle."""
     record = with_series(stall(150.0), Series("waiting_requests", T, np.where(T < 150.0, 3.0, 0.0)))
 
     verdict = judge(record)
@@ -175,7 +175,7 @@ def test_a_stall_that_ended_is_found_all_the_same() -> None:
 
 
 def test_a_heap_scan_amid_a_stall_does_not_hide_it() -> None:
-    """No step is taken for a second in five: the engine is no less stuck, for four fifths."""
+    """No step runs in one second of five; the engine is stuck for the other four."""
     scanned = T % 5.0 == 0.0
     idle = np.cumsum(np.where(scanned | (T < 150.0), 0.0, 20.0))
 

@@ -1,4 +1,4 @@
-"""What an engine's log says of itself becomes a finding; what it merely mentions does not."""
+"""Lines in which an engine reports a fault become findings; lines that only mention one do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine says of itself, and how it dies."""
+"""The engine's own reports, and its crashes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_report_that_the_next_rest_contradicts_is_a_false_alarm() -> None:
 
 
 def test_a_report_made_at_a_rest_that_misses_nothing_is_a_false_alarm() -> None:
-    """The check of the last rest: no later one can contradict it, and its own counts do."""
+    """No later checkpoint can contradict a report made at the last one, but its own counts can."""
     rest = checkpoint(200.0, mamba={"residual": 0.0})
     record = with_checkpoints(healthy_record(RUN), [rest])
 

@@ -1,4 +1,4 @@
-"""Instances that wait for the collector: in all three modes of it, and never in a healthy run."""
+"""Instances that wait for collection: found in all three GC modes, never in a healthy run."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_bytes_beyond_the_bound_of_the_whole_process_are_explained(mode: str, re
 
 
 def test_without_a_correlation_no_event_is_named() -> None:
-    """Strays that were there from the start and stay as many: evictions have no part in it."""
+    """The number of strays is constant from the start, so evictions do not cause them."""
     record = healthy_record(RUN)
     t = record.series["instances.TreeNode.stray"].t_s
     wavering = 500.0 + np.random.default_rng(1).integers(-3, 4, t.size).astype(np.float64)
@@ -213,7 +213,7 @@ def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: s
     assert isinstance(freed, float)
     assert (retained > freed) == (survives > 0.5)
     assert finding.data["retained_share"] == pytest.approx(survives)
-    # Both counts of one probe: they add up to its strays.
+    # Both counts come from one probe, so they add up to its strays.
     both = [number(finding.data, f"fullest_{of}") for of in ("retained", "collectible")]
     assert sum(both) == pytest.approx(finding.data["most"])
 

@@ -1,4 +1,4 @@
-"""What comes between the engine and the measurement."""
+"""Interference with the measurement: silence, clock jumps, other programs, a full machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_share(name: str, share: float) -> RunRecord:
 
 
 def silent_between(record: RunRecord, start_s: float, end_s: float) -> RunRecord:
-    """The worker's own numbers are missing; the kernel's go on."""
+    """``record`` without the worker's own samples in this period; the kernel's continue."""
     series = dict(record.series)
     for name, told in record.series.items():
         if name.startswith("events."):

@@ -1,4 +1,4 @@
-"""What watched processes keep: leaks are named with their event, and healthy ones have none."""
+"""What watched processes keep: each leak is named with its event; healthy processes have none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSALS = "requests_total.refused"
 
 
 def found(run: Watched) -> list[Finding]:
-    """What is kept, without the trends of memory."""
+    """Findings of what is kept, without the trends of memory."""
     return kept_findings(growing_heaps(Facts.of(watched_run(run))), ())
 
 
@@ -36,7 +36,7 @@ def leaks(run: Watched) -> list[Finding]:
 
 
 def of_kept(run: Watched) -> list[Finding]:
-    """What is said of the container that was planted."""
+    """Findings about the planted container."""
     return [one for one in found(run) if "app.kept" in one.subject]
 
 
@@ -64,13 +64,13 @@ def test_equal_rounds_between_idle_points_are_exact() -> None:
     assert leak.title == "api_server keeps exactly 1.00 entries of app.kept per request"
     assert leak.driven is not None
     assert leak.driven.exact
-    assert leak.exact  # so samples that are missing between the points set nothing aside
+    assert leak.exact  # so missing samples between the points do not matter
     assert "app.Request objects: 1.00 per request" in leak.evidence
 
 
 @pytest.mark.parametrize("count", [3, 40])
 def test_a_last_round_of_a_few_requests_takes_nothing_from_those_before(count: int) -> None:
-    """Where a run ends, an idle point may come a few requests after the last."""
+    """At the end of a run, an idle point may come a few requests after the previous one."""
     run = one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=50.0)
     record = watched_run(run)
     look, census = record.all_events(IdleLook)[-1], record.all_events(Census)[-1]
@@ -106,7 +106,7 @@ def test_one_in_fifty_is_told_by_its_own_counter(load: str) -> None:
 
 
 def test_what_the_kept_objects_hold_is_no_leak_of_its_own() -> None:
-    """Each request has a list of sixteen tokens: sixteen entries a request, in ever more lists."""
+    """Each request has a list of sixteen tokens, so their entries grow by sixteen per request."""
     record = watched_run(one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=50.0))
     path = "app.Request.tokens"
 
@@ -146,14 +146,14 @@ def test_what_lives_for_four_minutes_is_no_leak_of_a_process_that_is_younger() -
 def at_idle_points(
     name: str, t_s: Sequence[float], held: Sequence[int], counters: Mapping[str, Sequence[float]]
 ) -> list[Finding]:
-    """What comes of a container with so many entries at idle points, and of counters of work."""
+    """Findings for a container with ``held`` entries at idle points, and for counters of work."""
     return kept_findings(growing_heaps(Facts.of(idle_record(name, t_s, held, counters))), ())
 
 
 def idle_record(
     name: str, t_s: Sequence[float], held: Sequence[int], counters: Mapping[str, Sequence[float]]
 ) -> RunRecord:
-    """A run of which only idle points are known."""
+    """A run recorded only at idle points."""
     at = np.asarray(t_s, np.float64)
     series = {
         key: Series(key, at, np.asarray(value, np.float64)) for key, value in counters.items()
@@ -175,9 +175,9 @@ def idle_record(
 def kept_each(
     entries: Mapping[str, int], types: Mapping[str, int], containers: Sequence[str] = ()
 ) -> list[Finding]:
-    """What comes of a process that keeps so many more of each name for each request.
+    """Findings for a process that keeps this many more of each name per request.
 
-    Each request also brings a container for those named in ``containers``.
+    Each request also adds a container for each name in ``containers``.
     """
     counters = {"scraped.answered_requests_total": [400.0 * n for n in range(6)]}
     record = idle_record("app.rest", [60.0 * n for n in range(6)], [1] * 6, counters)
@@ -202,7 +202,7 @@ def kept_each(
 
 
 def test_weak_containers_keep_nothing_themselves() -> None:
-    """Every lock of ``logging`` is in a weak set, as long as its handler is in a list."""
+    """``logging`` keeps every lock in a weak set as long as a list holds the lock's handler."""
     weak = {"_weakrefset.WeakSet.data": 1, "weakref.WeakValueDictionary.data": 1}
 
     (held,) = kept_each({**weak, "logging.Logger.handlers": 1}, {"app.Sink": 1})
@@ -228,7 +228,7 @@ def test_objects_of_a_class_say_more_than_the_containers_that_each_brings() -> N
 
 
 def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
-    """The share of refusals falls: by the requests, what refusals keep slows down."""
+    """The share of refusals falls, so growth per request seems to slow down."""
     refused = [0, 12, 21, 28, 40, 53, 63, 74, 88, 98, 105, 110, 121, 130, 143, 150, 155]
     rounds = range(len(refused))
     counters: dict[str, Sequence[float]] = {
@@ -242,8 +242,9 @@ def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
 
 
 def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
-    """As recorded of vLLM 0.32.0 under one request at a time: ``mamba_state_idx``.  By the aborts
-    alone it would slow down, because their share has grown by chance.
+    """``mamba_state_idx`` as recorded from vLLM 0.32.0 with one request at a time.
+
+    Per abort the growth would seem to slow down, because the share of aborts rose by chance.
     """
     held = [1, 662, 919, 1573, 1892, 2261, 2718]
     counters: dict[str, Sequence[float]] = {
@@ -270,7 +271,7 @@ def test_a_pool_that_is_full_after_the_last_idle_point_is_no_leak() -> None:
 
 
 def test_vllms_window_of_the_last_thousand_requests_is_no_leak() -> None:
-    """``CachingMetrics.query_queue`` adds one for each until it has as many."""
+    """``CachingMetrics.query_queue`` gains an entry per request until it has a thousand."""
     run = one_process(18, Leak(most=1000.0), idle_s=60.0, requests_per_s=2.5)
 
     (one,) = of_kept(replace(run, duration_s=350.0))
@@ -280,7 +281,7 @@ def test_vllms_window_of_the_last_thousand_requests_is_no_leak() -> None:
 
 
 def test_a_container_in_which_some_requests_leave_an_entry_is_named() -> None:
-    """As vLLM's ``mamba_state_idx``: those that end while nothing else runs."""
+    """Like vLLM's ``mamba_state_idx``, which keeps requests that end while no other is running."""
     held = np.array([1.0, 160, 231, 290, 377, 426, 536, 643])
     requests = np.array([1.0, 667, 1133, 1603, 2000, 2188, 2672, 3173])
     t_s = 60.0 * np.arange(held.size)
@@ -292,7 +293,7 @@ def test_a_container_in_which_some_requests_leave_an_entry_is_named() -> None:
     assert kept is not None
     assert (kept.driver.counter, kept.rounds, kept.alike) == (name, 7, False)
     assert kept.driver.lower < 642 / 3172 < kept.driver.upper
-    assert not kept.steady  # more traffic fills what keeps entries for a time
+    assert not kept.steady  # with more traffic, a store with time-limited entries grows too
     assert not kept.slows
     assert kept_at_idle(held, work, 2.0, 5.0) is None
 
@@ -349,7 +350,7 @@ def test_what_no_name_tells_is_found_at_idle_points(leak: Leak, kind: str) -> No
     ],
 )
 def test_what_was_never_collected_at_idle_points_may_be_garbage(leak: Leak) -> None:
-    """The collector is disabled, or the heap too large for a collection."""
+    """The collector is disabled, or the heap is too large for a collection."""
     record = watched_run(replace(one_process(18, leak, idle_s=60.0), names=0))
     events = [
         replace_event(event, unreachable=None) if isinstance(event, IdleLook) else event
@@ -411,7 +412,7 @@ HANDLES = {
 
 
 def kept_open(metric: str, container: str = "") -> list[Finding]:
-    """What comes of a process that keeps one more of ``metric`` for each request."""
+    """Findings for a process that keeps one more of ``metric`` per request."""
     held = [10 + 400 * n for n in range(6)]
     counters = {"scraped.answered_requests_total": [400.0 * n for n in range(6)]}
     record = idle_record(container, [60.0 * n for n in range(6)], held, counters)
@@ -452,7 +453,7 @@ def test_the_trend_of_what_is_known_to_be_kept_open_is_not_told_again() -> None:
 
 
 def test_fewer_requests_are_no_cache_that_fills_more_slowly() -> None:
-    """One in ten keeps an entry; the second half has a third fewer requests than the first."""
+    """One request in ten keeps an entry; the second half has a third fewer requests."""
     t_s = np.arange(22) * 14.0
     requests = np.cumsum(np.linspace(240.0, 130.0, 22))
     columns = np.column_stack([requests, t_s])
@@ -468,7 +469,7 @@ def test_fewer_requests_are_no_cache_that_fills_more_slowly() -> None:
 
 
 def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak() -> None:
-    """Blocks for each request are fewer and fewer for each that a stop token ended."""
+    """Blocks grow by a constant number per request, but by ever fewer per stop token."""
     leak = Leak(each=0, blocks=57.0, value_bytes=0.0)
     record = watched_run(replace(one_process(20, leak, idle_s=60.0), names=0))
     name = "scraped.request_success_total"

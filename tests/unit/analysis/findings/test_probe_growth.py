@@ -1,4 +1,4 @@
-"""Growth that comes with looking is the bench's own, and says so; any other growth is not."""
+"""Growth caused by measuring is attributed to the bench; other growth is not."""
 
 from __future__ import annotations
 

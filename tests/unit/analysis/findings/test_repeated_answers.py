@@ -1,4 +1,4 @@
-"""When answers that a server does not give again are called wrong."""
+"""When answers that a server does not reproduce are called wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_answers_that_are_wrong_without_reuse_as_well_are_wrong() -> None:
 
 @pytest.mark.parametrize("certain", ["length", "text"])
 def test_what_no_rounding_does_needs_no_margin(certain: Literal["length", "text"]) -> None:
-    """A server without logprobs may lose the end of an answer, too."""
+    """A server without logprobs may also lose the end of an answer."""
     lost = (Differing(3, 100, None, certain=certain),) * 2
     unknown: dict[str, Any] = {"usual_gap": None, "noise": 0.0, "noise_tokens": 0}
 
@@ -101,12 +101,12 @@ def test_what_no_rounding_does_needs_no_margin(certain: Literal["length", "text"
 @pytest.mark.parametrize(
     ("served", "control", "known"),
     [
-        # What rounding decides, even where reuse makes it decide more often.
+        # Rounding can decide these, even if reuse makes that happen more often.
         (differing(*[0.19] * 200), (), {}),
         (differing(*[0.049] * 200), (), {"noise": 0.0}),
-        # Ten times what the measured rounding can turn round.
+        # Only ten times what the measured rounding can reverse.
         (differing(*[3.0] * 40), differing(2.9), {"noise": 0.15}),
-        # One alone; a server that says nothing of its tokens; too little measured.
+        # A single one; a server that reports no logprobs; too few measured tokens.
         (differing(3.0, 0.1), (), {}),
         (differing(*[None] * 40), (), {"usual_gap": None}),
         (differing(*[3.0] * 40), (), {"noise_tokens": 499}),
@@ -126,7 +126,7 @@ def test_differences_that_rounding_may_explain_are_a_note(
     ("margins", "known", "is_found"),
     [
         ((0.001, 0.0004), {}, True),
-        # The server was seen to break its promise; one alone; an exact tie.
+        # The server was seen to break its promise; a single difference; exact ties.
         ((0.001, 0.0004), {"noise": 1e-6}, False),
         ((0.001,), {}, False),
         ((0.0, 0.0), {}, False),

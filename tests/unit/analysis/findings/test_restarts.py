@@ -1,4 +1,4 @@
-"""Servers that something else restarts while they get our requests."""
+"""Servers that are restarted from outside during a run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_server_that_crashes_again_and_again_is_told_from_usual_failures() -> 
 
 
 def test_a_restart_that_loses_no_request_is_none() -> None:
-    """gunicorn replaces its workers, and other requests fail all the time."""
+    """gunicorn replaces its workers; other requests fail all the time."""
     assert restart_findings(with_events(restarted(RUN, failed=0.0), *RESTART)) == []
     assert (
         restart_findings(with_events(restarted(RUN, failed=1.0, usual_per_min=6), *RESTART)) == []

@@ -1,4 +1,4 @@
-"""Counts that cannot be."""
+"""Impossible counts."""
 
 from __future__ import annotations
 

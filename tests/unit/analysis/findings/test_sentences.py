@@ -1,4 +1,4 @@
-"""The words of each finding, and of the verdict above them."""
+"""The wording of each finding, and of the verdict above it."""
 
 from __future__ import annotations
 
@@ -451,7 +451,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "probes": 24,
                 "probes_with_strays": 20,
                 "retained_most": 2000.0,
-                "collectible_most": 1900.0,  # in another scan: the two do not add up
+                "collectible_most": 1900.0,  # from another scan, so the two do not add up
                 "retained_share": 0.52,
                 "probes_tried": 18,
                 "fullest_s": 200.0,
@@ -1375,7 +1375,7 @@ def test_a_finding_says(name: str) -> None:
 
 
 def test_every_code_has_a_sentence_here() -> None:
-    """The engine's own checks share one."""
+    """The engine's own checks share one sentence."""
     shown = {finding.kind for finding, _ in WORDS.values()}
 
     assert {code for code in finding_kinds() if not code.startswith("engine-")} <= shown
@@ -1401,7 +1401,7 @@ def test_a_headline_has_two_lines_and_is_not_cut(name: str) -> None:
 
 
 def test_a_rate_that_may_be_none_is_not_in_a_headline() -> None:
-    """A LEAK must not be told as "+197 MiB/h (0 B to 513 MiB/h)"."""
+    """A LEAK headline must not read "+197 MiB/h (0 B to 513 MiB/h)"."""
     unsure = Rate(197 * 2.0**20, 0.0, 513 * 2.0**20, "B", "h")
     grows = found("growth", {}, unsure, subject="rss_anon_swap_bytes")
     lost = found(
@@ -1506,7 +1506,7 @@ def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> N
         clean.can_rule_out,
     )
     assert short.can_rule_out.endswith("; before 4m of steady state no growth is called a LEAK.")
-    # No limit is measured for so short a run, so that no bound is called one.
+    # There is no measured limit for such a short run, so no growth is said to be ruled out.
     assert undecided.kind is VerdictKind.INCONCLUSIVE
     assert undecided.can_rule_out.startswith("Private memory may grow by up to ")
     assert "ruled out" not in undecided.can_rule_out

@@ -99,7 +99,7 @@ def test_a_watched_target_that_served_nothing_proves_nothing_unless_its_load_fai
 def test_a_server_that_fails_more_requests_than_it_answers_was_not_tested(
     failed: float, is_told: bool
 ) -> None:
-    """llama.cpp of July 2026 ended three in four streams with an error of its own."""
+    """llama.cpp of July 2026 ended three in four streams with an error in the answer."""
     record = healthy_record(RUN)
     answered = record.series["events.finishes"]
     in_answer = replace(
@@ -118,7 +118,7 @@ def test_a_server_that_fails_more_requests_than_it_answers_was_not_tested(
 def test_a_client_that_is_late_or_has_no_time_measured_itself(
     late_s: float, cpu_share: float, is_told: bool
 ) -> None:
-    """Against a time to first token of half a second."""
+    """The time to first token is half a second."""
     run = late_client(healthy_record(RUN), late_s, cpu_share)
 
     assert ("client-late" in kinds(run)) == is_told

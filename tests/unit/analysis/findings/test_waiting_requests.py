@@ -106,7 +106,7 @@ def last_values(**values: float) -> list[Series]:
 
 def test_the_steps_in_which_slots_were_taken_tell_the_driver_without_any_expectation() -> None:
     record = refused_and_holding(healthy_record(RUN))
-    # Retracts moved in every such step and in few others; refusals move in most steps anyway.
+    # Retracts moved in all steps that took slots and in few others; refusals move in most steps.
     looked = last_values(
         steps_with__steps=1000.0,
         steps_with__refusals=800.0,

@@ -1,4 +1,4 @@
-"""When answers are called wrong, and what is said to be common to them."""
+"""When answers are called wrong, and which traits the wrong ones share."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_wrong_answer_alone_does_not_decide() -> None:
     "events",
     [
         [compared(wrong("a"), wrong("b"))],
-        [compared(wrong("a")), compared(wrong("b"))],  # of two segments
+        [compared(wrong("a")), compared(wrong("b"))],  # in two segments
         [compared(wrong("a", 100 * TOLERANCE))],
     ],
 )
@@ -120,7 +120,7 @@ def test_faults_of_sampling_are_told_from_those_of_a_state() -> None:
     )
     assert "seed" in found.cause
     assert "seed" in found.basis.advice(found)
-    # Too few greedy ones, one that is wrong, or an older run, which did not count them.
+    # Too few greedy answers, a wrong greedy answer, or an older run that did not count them.
     few = msgspec.structs.replace(sampled, greedy=5)
     one = msgspec.structs.replace(sampled, wrong_greedy=1)
     for event in (few, one, compared(*answers)):
@@ -214,7 +214,7 @@ def test_the_first_tokens_of_all_segments_count_if_all_counted_them() -> None:
     "table", [(17, 17, 31, 395), (3, 10, 4, 20), (0, 5, 7, 9), (5, 5, 0, 1), (1, 1, 0, 300)]
 )
 def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None:
-    # Here, as it takes seconds: not every process that collects this test runs it.
+    # Imported here because it takes seconds, and not every process runs this test.
     from scipy.stats import fisher_exact
 
     wrong_with, all_wrong, right_with, all_right = table
@@ -226,7 +226,7 @@ def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None
 
 
 def test_strata_are_dealt_apart_and_their_sum_is_tested() -> None:
-    # Here, as it takes seconds: not every process that collects this test runs it.
+    # Imported here because it takes seconds, and not every process runs this test.
     from scipy.stats import hypergeom
 
     tables = [(4, 5, 3, 20), (2, 3, 1, 9), (0, 2, 5, 6)]
@@ -302,7 +302,7 @@ def test_answers_chosen_for_a_rare_trait_count_for_that_trait_alone() -> None:
 
     finding = judged(answers).findings[0]
 
-    # Not 14 of 14 beside others: the twelve were not drawn with regard to that.
+    # The twelve were chosen for the rare trait, so they do not count for the other one.
     assert isinstance(finding.basis, WrongAnswers)
     assert [one.trait for one in finding.basis.common] == [rare]
     assert finding.title == (
@@ -335,7 +335,7 @@ def test_those_chosen_for_a_trait_join_the_stratum_they_were_chosen_from() -> No
 
 
 def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
-    """Long chats are wrong more often, and somebody in them was retracted more often."""
+    """Long chats are wrong more often, and more often one of their requests was retracted."""
     short = Lineages(wrong=5, right=400, wrong_traits={}, right_traits={Trait.RETRACTED: 8})
     long = Lineages(
         ancestors=7,
@@ -349,7 +349,7 @@ def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
     finding = judged(msgspec.structs.replace(answers, lineages=(short, long))).findings[0]
 
     assert finding.title == "50 of 550 answers are wrong"
-    assert fisher((36, 50, 88, 500)) < 1e-10  # what they would be called without strata
+    assert fisher((36, 50, 88, 500)) < 1e-10  # significant without strata
 
 
 def test_one_answer_is_in_the_singular() -> None:

@@ -25,7 +25,7 @@ NAME = labelled(MEMORY, SERVER)
 
 
 def growing(per_s: float, *events: Event, seconds: float = 4000.0, **budgets: int) -> RunRecord:
-    """A server whose memory grows at one speed, as a leak does, and a cache until it is full."""
+    """A server whose memory grows at a constant rate, like a leak or a cache that is filling."""
     t = np.arange(0.0, seconds, 2.0)
     noise = np.random.default_rng(5).normal(0.0, 1e5, t.size)
     counted = "scraped.requests_total"
@@ -88,7 +88,7 @@ def test_a_level_process_is_clean_with_a_budget() -> None:
 
 
 def looks(every_s: float = 60.0, count: int = 10) -> list[Event]:
-    """Idle points at which the process has 16 KiB of malloc more for each request."""
+    """Idle points between which malloc grows by 16 KiB per request."""
     return [
         IdleLook(
             role="server",
@@ -164,9 +164,9 @@ def kv_filling(
     role: Mapping[str, str] = SCHEDULER,
     reset: bool = False,
 ) -> RunRecord:
-    """SGLang under 2 requests a second of 50 new tokens each, 1,400 s long.
+    """SGLang for 1,400 s under 2 requests a second of 50 new tokens each.
 
-    Each adds a node to the prefix tree until ``until_s``, and 20 KiB to private memory.
+    Until ``until_s``, each request adds a node to the prefix tree and 20 KiB of private memory.
     """
     t = np.arange(0.0, 1400.0, 2.0)
     memory = labelled(MEMORY, role)
@@ -214,7 +214,7 @@ def kv_filling(
 
 @pytest.mark.parametrize("until_s", [1400.0, 900.0])
 def test_a_prefix_tree_that_fills_with_the_kv_cache_is_no_leak(until_s: float) -> None:
-    """The same growth in a process that has no such cache is one."""
+    """In a process without such a cache, the same growth is a leak."""
     other = kv_filling(until_s=1400.0, size=None, role=SERVER)
     assert judge(other).kind == "LEAK"
 
@@ -234,7 +234,7 @@ def test_the_reason_says_when_the_kv_cache_is_full() -> None:
 
 
 def test_a_kv_cache_of_unknown_size_may_still_fill() -> None:
-    """The role says that there is one; what its page may be is not known."""
+    """The role shows that there is a KV cache, but not how large it is."""
     verdict = judge(kv_filling(until_s=1400.0, size=None))
 
     assert (verdict.kind, verdict.findings[0].cause) == (
@@ -249,7 +249,7 @@ def test_growth_that_goes_on_after_the_kv_cache_is_full_is_a_leak() -> None:
 
 
 def test_more_entries_than_the_kv_cache_has_pages_for_are_a_leak() -> None:
-    """Pages of 256 tokens are filled by few requests, however few tokens those have."""
+    """Each entry fills at least one page, however few tokens it has."""
     record = kv_filling(until_s=1400.0, size=1_000_000.0)
     assert judge(record).kind == "INCONCLUSIVE"
 
@@ -261,9 +261,8 @@ def test_more_entries_than_the_kv_cache_has_pages_for_are_a_leak() -> None:
 def test_growth_in_a_process_without_the_kv_cache_is_a_leak() -> None:
     front = {"role": "sglang.launch_server"}
     alone = kv_filling(until_s=1400.0, role=front)
-    assert (
-        judge(alone).kind == "INCONCLUSIVE"
-    )  # it may hold the cache: no process says that it does
+    # It may hold the cache, because no process is known to hold it.
+    assert judge(alone).kind == "INCONCLUSIVE"
 
     holder = labelled(MEMORY, SCHEDULER)
     level = Series(holder, np.arange(0.0, 1400.0, 2.0), np.full(700, 1e9))

@@ -1,4 +1,4 @@
-"""Samples to blocks, and what the load explains of them."""
+"""Reducing samples to blocks, and removing what the load explains."""
 
 from __future__ import annotations
 

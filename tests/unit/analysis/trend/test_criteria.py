@@ -1,4 +1,4 @@
-"""What it takes for fitted models to say leak."""
+"""The criteria by which fitted models call a leak."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_more_steps_the_surer_it_must_be() -> None:
     assert 0.0 < least_sure(model(Warmup.NONE, 1), 3) < least_sure(model(Warmup.RAMP, 3), 3)
     assert least_sure(model(Warmup.RAMP, 0), 3, phi=0.2) == 0.0
     assert least_sure(model(Warmup.RAMP, 0), 3, phi=0.9) == least_sure(model(Warmup.RAMP, 1), 3)
-    # Lumps decide where a plain model needs every step it may have.
+    # If a plain model uses all its steps, the lumps decide instead.
     assert least_sure(model(Warmup.NONE, 3), 3) == 0.0
 
 
@@ -84,7 +84,7 @@ def test_a_leak_beside_steps_climbs_between_them_and_a_staircase_does_not() -> N
 
     assert climbs_between_steps(stepped(three + 100.0 * X, 15, 39, 63), X)
     assert not climbs_between_steps(stepped(three + early, 15, 39, 63), X)
-    # Five equal steps, three of them fitted: a trend for the rest, and stretches without it.
+    # With three of five equal steps fitted, a trend absorbs the rest but misses some stretches.
     assert not climbs_between_steps(stepped(stairs, 23, 39, 55), X)
 
 

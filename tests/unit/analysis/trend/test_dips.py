@@ -1,4 +1,4 @@
-"""Memory that goes and comes back, told from teeth and from growth given back."""
+"""Distinguishing memory that is freed and refilled from sawteeth and from released growth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def noise(seed: int) -> FloatArray:
 
 
 def refilled(*places: float, tau: float = 0.03) -> FloatArray:
-    """A helper of 80 MB that dies at each place and fills its buffers again."""
+    """A helper of 80 MB that dies at each of ``places`` and refills its buffers."""
     out = np.full(T.size, 1000.0)
     for at in places:
         out -= 80.0 * np.exp(-np.maximum(X - at, 0.0) / tau) * (at < X)

@@ -1,4 +1,4 @@
-"""The composite estimator on labelled traces: no false leak, few missed."""
+"""The composite estimator on labelled traces: no false leaks, and few missed ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Judged:
 
 
 def judged(trace: Trace, *, steady: bool) -> Judged:
-    """The estimate with the thresholds that ``trend`` gives a process's memory."""
+    """Estimate with the thresholds that ``trend`` uses for a process's memory."""
     s = trace.setting
     hours = s.duration_s / 3600
     floor = max(max(0.5, 0.0002 * s.base) * hours, allowance(s.duration_s, s.base))
@@ -90,7 +90,7 @@ def false_leaks(results: list[Judged]) -> list[str]:
 
 
 def resolvable(results: list[Judged], *, steady: bool) -> list[Judged]:
-    """Leaks that can be seen, in windows in which one may be called."""
+    """Return the detectable leaks in windows long enough to call one."""
     shortest = LEAK_AFTER_STEADY_S if steady else 0.0
     return [r for r in results if r.trace.resolvable and r.trace.setting.duration_s >= shortest]
 
@@ -122,7 +122,7 @@ def test_the_deep_corpus_holds_the_same_limits(steady: bool) -> None:
     leaks = leak_corpus(900_000, 30, steady=steady)
 
     visible = resolvable(leaks, steady=steady)
-    # One in five hundred is what 2,000 clean traces can tell from none.
+    # With 2,000 clean traces, one in five hundred cannot be distinguished from zero.
     assert len(false_leaks(clean)) <= len(clean) / 500
     assert np.mean([r.covered for r in clean]) > 0.9
     assert np.mean([r.called for r in visible]) > 0.9
@@ -211,7 +211,7 @@ def test_two_falls_long_outgrown_are_no_teeth_that_store_the_growth() -> None:
     rng = np.random.default_rng(4)
 
     def with_falls(rate: float) -> Estimate:
-        """A helper that dies twice in the first third, and fills again within three minutes."""
+        """A helper that dies twice in the first third and refills with a time constant of 170 s."""
         missing = sum(np.exp(-np.maximum(t - at, 0) / 170) * (t > at) for at in (900, 2100))
         value = 1000 + rate * t - 90 * missing + rng.normal(size=t.size)
         return estimate(Samples(t, value), Options(floor=10.0))
@@ -230,7 +230,7 @@ def test_blocks_speak_where_they_know_more_than_uneven_troughs(seed: int) -> Non
 
     found = estimate(Samples(t, 1000 + helpers), Options(floor=5.0))
 
-    # The feet of such teeth lie up to 40 apart, and which is lowest is chance.
+    # The troughs of such teeth differ by up to 40, and which one is lowest is chance.
     assert not found.leak
     assert found.lower < 0.0 < found.upper
     assert found.upper - found.lower < 60.0
@@ -246,7 +246,7 @@ def test_a_leak_that_gets_faster_with_the_work_is_told_by_the_work() -> None:
 
     found = estimate(Samples(t, value, [work]), Options(floor=10.0))
 
-    # The pace per request over the last quarter of all requests.
+    # The rate over the last quarter of the work.
     truth = 200 * (0.3 * 0.25 + 0.7 * (1 - 0.75**2)) / 0.25
     assert found.leak
     assert "work" in found.model

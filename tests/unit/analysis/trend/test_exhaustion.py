@@ -1,4 +1,4 @@
-"""Which limit a growing metric runs into, and when."""
+"""Which limit a growing metric reaches, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage is judged by what full collections leave, not by what it climbs to between them."""
+"""Garbage is judged by what full collections leave, not by its peaks between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERIOD_S = 45.0
 
 
 def teeth(t: FloatArray, per_s: float, kept_per_tooth: float) -> FloatArray:
-    """Garbage made at ``per_s``, all but ``kept_per_tooth`` collected at the end of a period."""
+    """Garbage that grows by ``per_s``; each period's collection leaves ``kept_per_tooth``."""
     return per_s * (t % PERIOD_S) + kept_per_tooth * np.floor(t / PERIOD_S)
 
 
@@ -58,7 +58,7 @@ def test_without_two_collections_there_are_no_floors() -> None:
 
 
 def test_the_range_of_two_floors_is_no_interval_of_95_percent() -> None:
-    """With one degree of freedom a 95% interval is some 13 times what lies between the two."""
+    """With one degree of freedom, a 95% interval is about 13 times as wide as their distance."""
     t = np.arange(0.0, 100.0, 4.0)
     twice = Series(
         "gc_gen2_collections", t, np.where(t > 20, 1.0, 0.0) + np.where(t > 60, 1.0, 0.0)

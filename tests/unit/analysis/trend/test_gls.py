@@ -1,4 +1,4 @@
-"""Least squares under AR(1): against the textbook, and the search against brute force."""
+"""Least squares with AR(1) errors against the textbook, and model search against brute force."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_best_step_is_the_one_that_trying_all_would_find() -> None:
 
 
 def test_an_empty_column_gets_no_coefficient() -> None:
-    """Two clusters of samples are two blocks, and work that sets in after both is no column."""
+    """Two clusters of samples make two blocks; work that begins after both gives no column."""
     shapes = build_shapes(np.array([0.1, 0.2]), [np.array([0.1, 0.2])])
     few = Problem(np.array([1.0, 2.0]), np.array([30.0]), shapes)
 

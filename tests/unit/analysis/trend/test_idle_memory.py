@@ -1,4 +1,4 @@
-"""Memory from rest to rest: judged where every rest is flushed, and nowhere else."""
+"""Memory at idle points is judged only where the cache was flushed at every one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = Run(duration_s=900.0, steady_s=60.0)
 
 
 def rested(mb_per_rest: float, every_s: float = 12.0, *, flush: bool = True) -> RunRecord:
-    """Drained, flushed and read every ``every_s``, with two seconds without traffic each time."""
+    """A run drained, flushed and read every ``every_s``, each time with 2 s without traffic."""
     record = healthy_record(RUN)
     rests = np.arange(65.0, 890.0, every_s)
     rng = np.random.default_rng(4)

@@ -1,4 +1,4 @@
-"""How often a fill that ends just before its run is taken for a leak, as detection.md tells."""
+"""How often a fill that ends just before the run is called a leak, as detection.md states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MB = 1e6
 
 
 def run_of(size: float, end: float, rng: np.random.Generator, run: int) -> Samples:
-    """Four hours of a process of 8 GB that fills by ``size``, with noise that remembers."""
+    """Four hours of an 8 GB process that fills by ``size``, with autocorrelated noise."""
     t_s = np.linspace(0.0, 4 * 3600.0, (720, 1440, 4320)[run % 3])
     fill = size * np.minimum(t_s / t_s[-1] / end, 1.0)
     return Samples(t_s, 8e9 + fill + _noise(t_s.size, (0.5, 0.9)[run % 2], rng))

@@ -1,4 +1,4 @@
-"""Memory that follows the load, late or by its highest point so far, is no leak."""
+"""Memory that follows the load, with a lag or by its peak so far, is not a leak."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def judged(
     seed: int,
     besides: FloatArray | float = 0.0,
 ) -> Estimate:
-    """A process that keeps ``kept_mb`` for each request that was ever in flight at once, and holds
-    ``besides`` MB [samples].
+    """Estimate for a process that keeps ``kept_mb`` for each request of the peak in flight.
+
+    ``besides`` [MB, samples] is added to its memory.
     """
     rng = np.random.default_rng(seed)
     noise = np.cumsum(rng.normal(0.0, 0.05, T.size)) * 0.5
@@ -33,7 +34,7 @@ def judged(
 
 
 def ramp(seed: int) -> FloatArray:
-    """Requests in flight: more and more, now and then none (a checkpoint drains the engine)."""
+    """Requests in flight: a rising number, and none whenever a checkpoint drains the engine."""
     load = np.round(6 + 22 * T / T[-1] + np.random.default_rng(seed).normal(0, 1.5, T.size))
     return np.where(T % 30 < 2, 0.0, np.maximum(load, 1.0))
 
@@ -53,7 +54,7 @@ def test_a_leak_under_a_steady_load_is_one(seed: int) -> None:
 
 
 def test_a_leak_far_above_what_the_peaks_explain_is_one_though_the_load_still_rises() -> None:
-    # The load stands still for a while; the memory does not.
+    # The load is constant for a while; memory keeps growing.
     load = np.where((T > 100) & (T < 220), 14.0, ramp(1))
 
     assert judged(load, kept_mb=1.2, leak_mb_per_s=1.5, seed=1).leak
@@ -76,7 +77,7 @@ def test_growth_by_a_larger_share_than_the_loads_is_a_leak(seed: int) -> None:
 
 
 def follows(load: FloatArray, lag_s: float) -> FloatArray:
-    """What connections that stay open for ``lag_s`` on average hold under ``load``."""
+    """Number of connections under ``load`` if each stays open for ``lag_s`` on average."""
     held = np.empty(load.size)
     held[0] = load[0]
     for i in range(1, load.size):
@@ -126,6 +127,6 @@ def test_what_waits_is_in_flight_as_what_runs_is() -> None:
         waiting = Series("waiting_requests", t, load - running)
         with_waiting.append(private_memory(with_series(record, waiting)))
 
-    # Seen running alone, a queue that grows is taken for a leak.
+    # Without the waiting requests, a growing queue is taken for a leak.
     assert running_only.count("LEAK") >= 2
     assert "LEAK" not in with_waiting

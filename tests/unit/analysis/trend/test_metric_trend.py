@@ -1,4 +1,4 @@
-"""Thresholds of the gated metrics: what counts for handles, and what for memory."""
+"""Thresholds of the gated metrics, for handles and for memory."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_settles_may_be_clean_within_the_hour_but_not_a_line_that_surely_gr
 
 
 def test_steps_that_may_go_on_are_not_clean() -> None:
-    """A program that keeps a few MiB more every hundred seconds was CLEAN after three of them."""
+    """A program that kept a few more MiB every hundred seconds was once CLEAN after three steps."""
     t = np.arange(0.0, 270.0)
     noise = 2e3 * np.random.default_rng(1).normal(size=t.size)
 
@@ -102,9 +102,9 @@ def test_steps_that_may_go_on_are_not_clean() -> None:
         return result.outcome, result.why.code
 
     assert outcome(4e6, 50.0, 130.0, 230.0) == ("INCONCLUSIVE", ReasonCode.FEW_STEPS)
-    assert outcome(4e6, 20.0, 50.0, 80.0)[0] == "CLEAN"  # it has started
-    assert outcome(8e6, 230.0)[0] == "CLEAN"  # once
-    assert outcome(4e5, 50.0, 130.0, 230.0)[0] == "CLEAN"  # it may settle by that much
+    assert outcome(4e6, 20.0, 50.0, 80.0)[0] == "CLEAN"  # start-up
+    assert outcome(8e6, 230.0)[0] == "CLEAN"  # a single step
+    assert outcome(4e5, 50.0, 130.0, 230.0)[0] == "CLEAN"  # within what may still settle
 
 
 def test_growth_above_the_bound_asks_for_the_time_after_which_it_would_be_a_leak() -> None:
@@ -116,7 +116,7 @@ def test_growth_above_the_bound_asks_for_the_time_after_which_it_would_be_a_leak
         assert result.outcome == "INCONCLUSIVE"
         return result.needed_s
 
-    # Without a steady event after 45 minutes, or when it has grown by 4 MiB.
+    # Without a steady event, a leak needs 45 minutes and growth of 4 MiB.
     assert needed_s(2.0**20 * 12) == pytest.approx(2700.0)
     assert needed_s(2.0**20 * 5) == pytest.approx(0.8 * 3600.0, rel=0.05)
 
@@ -129,8 +129,8 @@ DAY = np.arange(0.0, 24 * 3600.0, 60.0)
     [
         (60e6, 300e3, 24, "LEAK"),  # 12% a day
         (60e6, 60e3, 24, "LEAK"),  # 2.4%
-        (60e6, 300e3, 8, "INCONCLUSIVE"),  # half a day would show it
-        (60e6, 40e3, 24, "INCONCLUSIVE"),  # 1.6%: no time makes this a leak
+        (60e6, 300e3, 8, "INCONCLUSIVE"),  # a LEAK after half a day
+        (60e6, 40e3, 24, "INCONCLUSIVE"),  # 1.6%: never a LEAK, however long the run
         (2e9, 300e3, 24, "INCONCLUSIVE"),
         (60e6, 0.0, 24, "CLEAN"),
     ],
@@ -182,7 +182,7 @@ def test_a_leak_of_memory_says_which_limit_it_runs_into_and_when() -> None:
 
 
 def test_only_growth_that_slows_down_is_said_to_fill_up() -> None:
-    """Five minutes of noisy growth, some faster in their second half and some slower."""
+    """Five minutes of noisy growth whose second half is faster or slower, depending on the seed."""
     t = np.arange(0.0, 300.0, 1.25)
     said = []
     for seed in range(60):
@@ -201,7 +201,7 @@ def test_only_growth_that_slows_down_is_said_to_fill_up() -> None:
 
 
 def on_a_gpu(record: RunRecord, metric: str, bytes_per_request: float) -> RunRecord:
-    """The run on a device where every finished request leaves a tensor behind."""
+    """The run on a device where every finished request leaves a tensor."""
     finishes = record.series["events.finishes"]
     tensors = Series(metric, finishes.t_s, 2 * GIB + bytes_per_request * finishes.value)
     return with_series(with_manifest(record, model={"name": "m", "device": "cuda"}), tensors)
@@ -220,7 +220,7 @@ def test_tensors_left_on_the_device_are_a_leak_of_its_own_memory(metric: str) ->
     assert finding.driver == "finishes"
     per_request = next(rate for rate in finding.rates if rate.per != "h")
     assert per_request.lower <= 65_536 <= per_request.upper
-    # Neither is part of private memory, which does not grow.
+    # These are not part of private memory, which does not grow.
     assert "faster_than_memory" not in finding.data
     assert judge(on_a_gpu(record, metric, 0.0)).kind is VerdictKind.CLEAN
 
@@ -244,7 +244,7 @@ def test_one_sample_in_the_window_needs_as_long_as_those_before_it_say() -> None
 
 @pytest.mark.parametrize("seed", [10, 13, 124])
 def test_memory_that_falls_is_not_said_to_fill(seed: int) -> None:
-    """As of a worker that gives its memory back in steps."""
+    """Like a worker that releases its memory in steps."""
     draw = np.random.default_rng(seed)
     t = np.arange(1.0, 330.0)
     value = np.full(t.size, 4.6e8)

@@ -17,7 +17,7 @@ def noisy(y: FloatArray) -> FloatArray:
 
 
 def wander(phi: float, rng: np.random.Generator) -> FloatArray:
-    """Noise of unit spread, of which each value remembers the one before."""
+    """AR(1) noise with unit standard deviation."""
     fresh = rng.normal(size=X.size)
     out = np.zeros(X.size)
     for i in range(1, X.size):
@@ -52,7 +52,7 @@ def test_the_last_quarter_must_show_what_a_warm_up_shape_leaves_over() -> None:
 
 
 def test_work_that_rests_at_the_end_of_the_run_has_not_stopped_to_leak() -> None:
-    """Requests by turns: the last blocks all lie at the end of the work."""
+    """Requests come in bursts, so the last blocks all lie at the end of the work."""
     busy = (X * 8.0) % 1.0 < 0.5
     done = np.cumsum(busy) / busy.sum()
 

@@ -1,4 +1,4 @@
-"""Losses by chance: a line under a random walk, told from a fill, and as sure as it may be."""
+"""Losses at random times: a line under a random walk, versus a fill, with an honest interval."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def walk_of(y: FloatArray) -> RandomWalkFit:
 
 
 def losses(seed: int, count: int) -> FloatArray:
-    """Pieces lost at random times, 100 on the mean of all seeds, seen with some noise."""
+    """Losses at random times, 100 in total on average over seeds, with measurement noise."""
     rng = np.random.default_rng(seed)
     at = np.sort(rng.random(rng.poisson(count)))
     lost = 100.0 / count * np.searchsorted(at, X)
@@ -39,7 +39,7 @@ def test_the_interval_holds_the_rate_of_losses_by_chance_as_often_as_it_says() -
     held = [low <= 100.0 <= high for low, high in (one.interval(0.95) for one in found)]
 
     assert float(np.mean(held)) > 0.85
-    # The rival is the best of hundreds of shapes with steps, and fits luck well.
+    # The rival is the best of hundreds of shapes with steps, so it often fits chance well.
     assert float(np.mean([one.plausible for one in found])) > 0.5
     assert float(np.mean([one.surely_grows(5.0, ALPHA) for one in found])) > 0.6
 

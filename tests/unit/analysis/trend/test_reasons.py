@@ -1,4 +1,4 @@
-"""The words of each reason, and that a stored reason stays as it is."""
+"""The wording of each reason; a stored reason keeps its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run can see, before and after; and how long a leak may go on."""
+"""The smallest leak that a run can resolve, predicted before it and measured after it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_smallest_leak_that_would_have_been_called_is_above_the_noise_and_th
 
 
 def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
-    """Six samples once "ruled out growth above 7.66 MiB/h (95%)": it was their range."""
+    """Six samples once "ruled out growth above 7.66 MiB/h (95%)", which was only their range."""
     verdict = judge(healthy_record(Run(duration_s=36.0, steady_s=12.0)))
 
     memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")

@@ -1,4 +1,4 @@
-"""Falls and troughs of sawteeth, and what only looks like one."""
+"""Falls and troughs of sawteeth, and shapes that only resemble them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_values_that_jump_between_two_pages_have_no_teeth() -> None:
 
 
 def uneven(sizes: list[float], climb: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
-    """Teeth of these lengths in seconds from the same floor, and where each starts."""
+    """Teeth of these lengths in seconds from the same floor, and where each ends."""
     starts = np.concatenate([[0.0], np.cumsum(sizes)])
     at = np.searchsorted(starts, T, side="right") - 1
     return 1000.0 + climb * (T - starts[at]), starts[1:]
@@ -90,7 +90,7 @@ def test_a_collection_that_comes_early_ends_a_tooth_too() -> None:
 
     assert teeth is not None
     assert teeth.fall.size == ends.size
-    # A line through two teeth would start tens too high.
+    # A line fitted across two teeth would start tens too high.
     assert teeth.trough == pytest.approx(np.full(ends.size, 1000.0), abs=2.0)
 
 

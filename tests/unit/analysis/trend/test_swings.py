@@ -58,11 +58,11 @@ def test_a_swing_hides_neither_the_bound_nor_a_leak() -> None:
     assert leak.lower < 80.0 < leak.upper
 
 
-SHARE = np.linspace(0.0, 1.0, 400)  # of the recording
+SHARE = np.linspace(0.0, 1.0, 400)  # elapsed share of the recording
 
 
 def day(hours: float, phase_h: float) -> FloatArray:
-    """Memory that follows the load of a day, idle at night; phase 0 is the morning."""
+    """Memory that follows a daily load, idle at night; phase 0 is the morning."""
     wave = np.sin(2 * np.pi * (hours * SHARE + phase_h) / 24.0)
     load: FloatArray = 460.0 * np.clip(wave, -0.3, 1.0)
     return load

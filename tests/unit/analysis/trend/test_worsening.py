@@ -1,4 +1,4 @@
-"""A trend, a step, and what is neither."""
+"""Trends, steps, and series that are neither."""
 
 from __future__ import annotations
 
