@@ -16,7 +16,7 @@ from benchmarks.cache_pattern import Block, Conversations, block_from
 from hybridbench.foundation.errors import UsageError
 from tests.unit.benchmarks.test_cache import SMALL
 
-# Answers as the sglang process does, from a cache of ours whose calls take ten times as long.
+# Answers like the sglang process, but from our own cache and with tenfold times.
 STAND_IN = """\
 #!{python}
 import json, sys
@@ -68,7 +68,7 @@ def test_both_sides_see_the_same_turns_and_the_ratio_is_theirs_over_ours(
     assert row.ours_hit_rate == row.theirs_hit_rate > 0.2
     assert set(row.ours_us) == set(row.theirs_us) == set(KINDS)
     assert row.ratio.least <= row.ratio.median <= row.ratio.most
-    # Ten times by construction; the machine's other work is in it.
+    # Ten by construction, but other work on the machine changes it.
     assert 4 < row.ratio.median < 25
 
 
@@ -109,7 +109,7 @@ def test_a_block_survives_the_wire_between_the_two() -> None:
 
     assert again == block
     assert len(again.turn_ns) == 20
-    # Calls are timed one by one, and a turn is the sum of its own.
+    # Calls are timed one by one; a turn takes the sum of its calls.
     assert sum(again.turn_ns) == again.in_cache_ns < again.wall_ns
 
 

@@ -59,7 +59,7 @@ def test_the_unified_tree_reuses_as_much_as_the_dedicated_one_and_more_of_states
 
     assert isinstance(caches[1].cache, UnifiedRadixCache)
     assert unified.hit_tokens >= dedicated.hit_tokens
-    # Its states are those that were read last, not all of their paths.
+    # The unified tree keeps the states that were read last, not all states along their paths.
     assert (unified.hit_tokens > dedicated.hit_tokens) == (kind == "states")
     assert unified.states_evicted == dedicated.states_evicted
 

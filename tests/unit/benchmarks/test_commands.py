@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: its commands are those of its page, and say what they cannot do."""
+"""``python -m benchmarks``: commands as on its page, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_error_is_a_sentence_and_an_exit_code(
     program = ROOT / "benchmarks" / "__main__.py"
     monkeypatch.setattr(sys, "argv", [str(program), "kernels", "--model", "absent"])
 
-    # In this process, which has PyTorch already.
+    # Run in this process, which has loaded PyTorch already.
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(program), run_name="__main__")
 
@@ -54,7 +54,7 @@ def test_each_operation_is_timed_beside_what_the_device_can_do() -> None:
     phases = [line.split(" step of ")[0] for line in lines if " step of " in line]
     assert phases == ["prefill", "decode"]
     rows = {line.split()[0]: line.split() for line in lines if line}
-    # Calls, microseconds, share of the step; bytes and FLOPs per second with theirs.
+    # Calls, microseconds, share of the step; bytes/s and FLOP/s, each with its share of the peak.
     assert sum(word.endswith("%") for word in rows["decode_attention"]) == 3
     assert rows["store_kv"][-2:] == ["-", "-"]
     assert rows["projections"][-4:-2] == ["-", "-"]

@@ -1,4 +1,4 @@
-"""The comparison tried on simulated machines: few wrong calls, planted slowdowns found."""
+"""Comparisons on simulated machines: few wrong calls, and planted slowdowns are found."""
 
 from __future__ import annotations
 

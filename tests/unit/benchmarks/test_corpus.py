@@ -1,4 +1,4 @@
-"""The corpus that detectors are compared on: labelled truly, and the same for the same seed."""
+"""The corpus for comparing detectors: its labels are true, and a seed reproduces it."""
 
 from __future__ import annotations
 

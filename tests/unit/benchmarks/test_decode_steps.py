@@ -1,4 +1,4 @@
-"""Decode steps in several forms: on a stand-in for a device, whose times are known."""
+"""Decode steps of several kinds, timed on a fake device with known times."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FORWARD_S = 5.0
 
 
 class OneTime(FakeClock):
-    """Its processor time is its wall time."""
+    """A fake clock whose CPU time equals its wall time."""
 
     def thread_cpu_s(self) -> float:
         return self.monotonic_s()
 
 
 class Device:
-    """Computes for five seconds after each launch; with ``waits`` a launch waits for that."""
+    """Computes for five seconds after each launch; with ``waits``, the launch blocks until then."""
 
     def __init__(self, clock: FakeClock, *, waits: bool = False) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class Device:
     [
         (1.0, False, 5.0, 1.0),
         (10.0, False, 10.0, 0.5),
-        # As on a CPU.
+        # As on a CPU, where launching blocks.
         (1.0, True, 6.0, 0.0),
     ],
 )

@@ -1,4 +1,4 @@
-"""The comparison of detectors counts what it says it counts."""
+"""The comparison of detectors counts what it claims to count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS = Thresholds(floor=1.0, margin=10.0)
 
 
 def line(rate: float, noise: float = 0.5, extra: float = 0.0) -> LabelledTrace:
-    """Four hours at 1 GB, growing by ``rate`` MB/h, with a step of ``extra`` MB late."""
+    """Four hours at 1 GB, growing by ``rate`` MB/h, with a late step of ``extra`` MB."""
     t = np.arange(0.0, 4 * 3600.0, 10.0)
     value = 1000.0 + rate * t / 3600 + noise * np.random.default_rng(1).normal(size=t.size)
     value = value + extra * (t > 0.8 * t[-1])

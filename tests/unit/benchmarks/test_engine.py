@@ -1,4 +1,4 @@
-"""The engine benchmark compares like with like: both sides write the same tokens."""
+"""The engine benchmark compares like with like: both sides generate the same tokens."""
 
 from __future__ import annotations
 

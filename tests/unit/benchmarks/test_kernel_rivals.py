@@ -1,4 +1,4 @@
-"""Public kernels compute what the operations beside them compute."""
+"""Public kernels compute the same as the operations that they are compared with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXPERTS = (
     *(of(4, 32, 16), of(4, 16, 16), None, swiglu),
 )
 
-# The longer request comes second, so that the order of the plan is another one.
+# The longer request comes second, so that the plan has another order than the batch.
 RULE = (
     *(of(60, 2, 2, 4) / 2, of(60, 6, 5), -of(45, 6).exp(), of(45, 6).sigmoid(), of(9, 6, 4, 5)),
     *(torch.tensor([3, 1]), ChunkPlan.build([5, 40], np.array([0, 8]), CPU, 16), None),
@@ -72,7 +72,7 @@ def _one_by_one(
     output_final_state: bool,
     cu_seqlens: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What fla's function does with texts of several lengths, by the reference of one token."""
+    """fla's function for sequences of several lengths, by the token-by-token reference."""
     assert scale == 1.0
     assert output_final_state
     outputs, states = [], []

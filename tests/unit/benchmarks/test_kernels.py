@@ -1,4 +1,4 @@
-"""The kernel benchmark: work counted by formulas, and steps taken apart into operations."""
+"""The kernel benchmark: work computed by formulas, and steps split into operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DECODE = DecodePlan.build([5, 3], np.arange(8), torch.float32, CPU)
 EXTEND = ExtendPlan.build([3, 2], [4, 0], np.arange(9), CPU)
 IN_WINDOW = ExtendPlan.build([3, 2], [4, 0], np.arange(9), CPU, window=2)
 CONV = ConvPlan.build([3, 2], 4, CPU)
-# One chunk of 16 places for each of two requests.
+# One chunk of 16 positions for each of two requests.
 CHUNKS = ChunkPlan.build([9, 5], np.array([0, 9]), CPU)
 
 
@@ -45,7 +45,7 @@ def of(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 HALF = torch.bfloat16
-# Two bytes for a number of the model, four for one of a state, eight for an index.
+# Bytes per value: two in HALF, four in float32 (all states), eight for an index.
 CASES: list[tuple[str, list[object], int, int]] = [
     (
         "store_kv",
@@ -57,20 +57,20 @@ CASES: list[tuple[str, list[object], int, int]] = [
         "decode_attention",
         [of(2, 6, 4, dtype=HALF), of(9, 2, 4, dtype=HALF), of(9, 2, 4, dtype=HALF), DECODE, None],
         2 * 48 * 2 + 8 * (2 * 8 * 2 + 8),
-        # Eight keys, six heads of four: a score and a share of the value each.
+        # Eight keys and six heads of size four: a score and a weighted value for each pair.
         8 * 6 * (2 * 4 + 2 * 4),
     ),
     (
         "extend_attention",
         [of(5, 6, 4), of(9, 2, 4), of(9, 2, 4), EXTEND, of(6)],
         2 * 120 * 4 + 9 * (2 * 8 * 4 + 8) + 6 * 4,
-        # The first sees 5, 6, 7 keys, the second 1 and 2.
+        # The first request's tokens see 5, 6 and 7 keys, the second's 1 and 2.
         (5 + 6 + 7 + 1 + 2) * 6 * 16,
     ),
     (
         "extend_attention",
         [of(5, 6, 4), of(9, 2, 4), of(9, 2, 4), IN_WINDOW, None],
-        # Of the prefix one key is in the first window.
+        # Only one key of the prefix is inside the first token's window.
         2 * 120 * 4 + (1 + 3 + 2) * (2 * 8 * 4 + 8),
         (2 + 2 + 2 + 1 + 2) * 6 * 16,
     ),
@@ -135,7 +135,7 @@ CASES: list[tuple[str, list[object], int, int]] = [
             *(of(3, 6), of(3, 2), torch.tensor([[0, 3], [3, 0], [3, 1]])),
             *(of(4, 10, 6), of(4, 5, 6), None, swiglu),
         ],
-        # Three of the four experts are read.
+        # Three of the four experts are used.
         (2 * 18 + 6 + 3 * (60 + 30)) * 4 + 6 * 8,
         6 * 2 * (60 + 30),
     ),
@@ -160,7 +160,7 @@ def test_every_operation_has_a_formula() -> None:
     [
         ("mamba2_chunk_scan", 0),
         ("experts_sorted", 0),
-        # The reference solves the triangular systems by a whole product with the inverse.
+        # The reference solves the triangular systems by a full product with the inverse.
         ("chunk_gated_delta_rule", 2 * 6 * 256 * 9),
     ],
 )
@@ -195,7 +195,7 @@ def test_two_models_use_every_operation_and_their_steps_add_up() -> None:
         assert result.state_copy is not None
         assert result.state_copy.operation == "copy_states"
         assert [table.phase for table in result.tables] == ["prefill", "decode"]
-        # Four requests of 20 new tokens in one step, then a token of each.
+        # Four requests of 20 new tokens in one step, then one token of each request.
         assert [table.tokens for table in result.tables] == [80, 4]
         for table in result.tables:
             assert sum(row.step_s for row in table.rows) < table.step_s
@@ -211,9 +211,9 @@ def test_products_outside_of_operations_are_those_of_the_model() -> None:
     result = bench_kernels("attention-nano", rounds=1, traffic=SMALL)
 
     projections = next(row for row in rows_of(result)["decode"] if row.operation == PROJECTIONS)
-    # Of 32 channels: two queries, a key, a value and two gates of 16; back from the two heads.
+    # From 32 channels to two queries, a key, a value and two gates of 16; two heads back.
     per_token = 2 * 32 * 6 * 16 + 2 * 2 * 16 * 32
-    # Two experts' scores, a gate, and three units of 16 in and out: all experts, for few tokens.
+    # Router scores of two experts, a gate, and three MLPs of width 16: few tokens use all experts.
     per_token += 2 * 32 * (2 + 1 + 3 * 2 * 16) + 2 * 3 * 16 * 32
     per_token += 2 * 32 * 2048
     assert projections.work == Work(0, 4 * per_token)
@@ -238,7 +238,7 @@ def test_on_a_cuda_device_the_calls_of_the_largest_steps_are_timed_alone(
     assert all(call.seconds > 0 for call in alone)
     assert {call.operation for call in watch.kept("decode")} >= {"decode_attention", "store_kv"}
     rivals = watch.rivals("prefill")
-    # Attention of the last layer is needed for the last tokens only.
+    # In the last layer, only each request's last token needs attention.
     assert {operation: name for operation, (name, _) in rivals.items()} == {
         "chunk_gated_delta_rule": FLA,
         "decode_attention": SDPA,

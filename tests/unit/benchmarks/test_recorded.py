@@ -1,7 +1,7 @@
-"""Healthy runs of the real engine, with growth added to their samples: what each length says of it.
+"""Recorded healthy runs with growth added to their samples, judged at several lengths.
 
 ``recorded.json.gz`` has the first seven minutes of four recordings of ``python -m benchmarks
-limits`` (seed 102, 2026-11-23, two cores busy with other work), reduced to what the trends rest on.
+limits`` (seed 102, 2026-11-23, two cores busy with other work), reduced to what trends need.
 """
 
 from __future__ import annotations

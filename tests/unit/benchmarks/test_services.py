@@ -1,4 +1,4 @@
-"""Simulated services: parts within bounds, leaks that rise, faults of a sampler."""
+"""Simulated services: parts within bounds, leaks that rise, sampler faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_fill_is_over_long_before_the_end(name: str) -> None:
         held = held_by(PARTS[name], seed)
         late.append((np.median(held[-100:]) - np.median(held[1000:1100])) / np.ptp(held))
 
-    # Sessions in balance still come and go; a fill that went on would rise in every run.
+    # Sessions in equilibrium still fluctuate; a fill that continued would rise in every run.
     assert abs(float(np.median(late))) < 0.08
 
 

@@ -1,4 +1,4 @@
-"""Simulated processes: healthy ones settle, leaks lose what they say, and half stays unseen."""
+"""Simulated processes: healthy ones settle, leaks have their stated size, kinds are held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step benchmark runs whole batches in pools of the sizes and ages asked for."""
+"""The step benchmark runs whole batches in pools of the requested sizes and ages."""
 
 from __future__ import annotations
 

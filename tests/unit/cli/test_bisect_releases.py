@@ -27,7 +27,7 @@ LEAKS = {"0.5.10", "0.5.10.post1"}
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is prepared, in this order; a release leaks or not as ``LEAKS`` has it."""
+    """Return the names of prepared releases, in order; the releases in ``LEAKS`` are bad."""
     names: list[str] = []
 
     def prepare(engine: Engine, release: str, root: Path, *others: object) -> None:
@@ -129,13 +129,13 @@ def test_servers_are_soaked_once_each_and_the_good_one_is_not_soaked_again(
     assert done.stdout.splitlines()[-1] == "first bad release: 1.3; 1.2 is good", done.stderr
     assert soaked == ["1.0", "1.4", "1.2", "1.3"]
 
-    # What the store has is used, with the same settings only.
+    # Stored runs are reused, but only with the same settings.
     assert hybridbench(*words).stdout == done.stdout
     assert len(soaked) == 4
     assert hybridbench(*words, "--seed", "5").stdout == done.stdout
     assert len(soaked) == 8
 
-    # A run that proves nothing is neither kept as the good one nor taken from the store.
+    # A run that proves nothing is neither accepted as the good one nor reused from the store.
     disturbed.add("1.0")
     assert hybridbench(*words, "--seed", "6").returncode == ExitCode.INCONCLUSIVE
     disturbed.clear()

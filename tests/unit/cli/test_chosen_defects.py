@@ -1,4 +1,4 @@
-"""What a soak sets for the defect it is asked for."""
+"""The settings that a chosen defect gives to a soak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what a user did wrong is one sentence and exit code 2, never a traceback."""
+"""The command line: a user's mistake is one sentence and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
 
 
 def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
-    """The message of a usage error, after checking that there is nothing else."""
+    """Return the message of a usage error, after checking that nothing else was printed."""
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr
     lines = result.stderr.strip().splitlines()
@@ -226,7 +226,7 @@ def test_help_is_as_wide_as_the_terminal_up_to_what_reads_well(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
 
-    # Typer's runner for tests has a width of its own.
+    # Typer's test runner would set a width of its own.
     lines = hybridbench("soak", "--help").stdout.splitlines()
 
     assert widest - 10 < max(map(len, lines)) <= widest

@@ -1,4 +1,4 @@
-"""What `compare` says to servers that cannot be compared as they were asked for."""
+"""How `compare` refuses servers that cannot be compared as requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell offers for a word being typed."""
+"""Shell completion of a word that is being typed."""
 
 from __future__ import annotations
 

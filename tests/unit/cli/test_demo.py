@@ -32,7 +32,7 @@ def test_a_demo_ends_with_the_report_and_two_commands_and_exit_code_0(
 
     assert demo.returncode == 0, demo.stderr
     assert judged.returncode == 10
-    # The report is that of `report`, to the letter.
+    # The report is exactly that of `report`.
     assert demo.stdout.startswith(judged.stdout)
     assert (tmp_path / "results" / "demo" / "report.html").is_file()
     assert "results/demo/report.html" in demo.stdout

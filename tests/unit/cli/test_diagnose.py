@@ -1,4 +1,4 @@
-"""``diagnose``, ``report --so-far`` and the options of a soak that belong to them."""
+"""``diagnose``, ``report --so-far`` and the related options of a soak."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Every command and option is started once with a good value and once with a bad one.
+"""Run every command with each option, once with a good value and once with a bad one.
 
-A good value reaches the door behind which the work begins, or does the work where that is quick.
-A bad one is one sentence and exit code 2.  A new option without a row here fails.
+With a good value, the command reaches one of ``DOORS``, where long work would begin, or does its
+work if that is quick.  With a bad one, it prints one sentence and exits with code 2.  A new option
+without a row here fails.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ UNTIMED = "rss.txt"
 
 @dataclass(frozen=True)
 class Case:
-    """What follows an option: ``good`` words, and ``bad`` ones or None where any text is allowed.
+    """The words after an option: ``good`` ones, and ``bad`` ones or None if any text is allowed.
 
-    ``beside`` are words that the option needs; a flag has no words of its own.
+    ``beside`` are other words that the option needs; a flag has no words of its own.
     """
 
     good: tuple[str, ...] = ()
@@ -82,13 +83,13 @@ _LIVE: Final = {
     "--ui": takes("none", "fancy"),
 }
 
-# By command: the words that make it complete, then each of its options and arguments.
+# By command: the words that make it complete, and a case for each option and argument.
 COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "": (
         (),
         {
             "--version": FLAG,
-            # Typer's own, which look for the shell that started them.
+            # Typer's own options, which inspect the shell that started them.
             "--install-completion": FLAG,
             "--show-completion": FLAG,
         },
@@ -367,7 +368,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
 }
 GROUPS: Final = ("nightly", "target", "profiles", "probe", "list")
 
-# Behind these the work begins that takes long: an engine, a repository, a night.
+# The functions where long work begins, such as an engine, a repository or a nightly run.
 DOORS: Final = (
     "hybridbench.runs.replay.replay",
     "hybridbench.runs.watch.AttachedTree",
@@ -390,7 +391,7 @@ DOORS: Final = (
 
 
 class ReachedError(Exception):
-    """The command understood everything and began its work."""
+    """The command accepted its arguments and began its work."""
 
 
 @pytest.fixture(scope="module")
@@ -415,7 +416,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def doors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in ``place``, and let no work begin."""
+    """Change to ``place``, and raise ReachedError at each door."""
     monkeypatch.chdir(place)
 
     def reached(*arguments: object, **named: object) -> NoReturn:
@@ -438,20 +439,20 @@ def doors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command that can be typed, with those that only hold others."""
+    """Yield the path and the object of every command, including groups."""
     yield " ".join(path), command
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, (*path, name))
 
 
 def words(name: str, option: str, case: Case, values: tuple[str, ...]) -> list[str]:
-    """The command line: what the command needs, with ``values`` for ``option`` in it."""
+    """Return the command line: what the command needs, with ``values`` for ``option``."""
     complete, _ = COMMANDS[name]
     needed = list(complete)
     if option in APART:
         needed = needed[: APART[option]]
     if not option.startswith("-"):
-        # An argument comes first in what a command needs.
+        # An argument is the first of the words that the command needs.
         needed[:1] = values
         return [*name.split(), *needed, *case.beside]
     if option in needed:
@@ -460,8 +461,9 @@ def words(name: str, option: str, case: Case, values: tuple[str, ...]) -> list[s
     return [*name.split(), *needed, *case.beside, option, *values]
 
 
-# These stand without the last of what a command otherwise needs: a cell has a name or a number, a
-# run that goes on is no trial, the series have times, and releases are no commits.
+# These options conflict with words that the command otherwise needs; the number is where to cut
+# those.  A cell has a name or a number, a resumed run takes no other settings, series with times
+# take no interval, and releases are not commits.
 APART: Final = {"--id": -2, "--resume": 0, "--interval": 0, "--target": 0}
 ROWS: Final = [(name, *row) for name, (_, table) in COMMANDS.items() for row in table.items()]
 GOOD: Final = [row for row in ROWS if row[1] not in ("--install-completion", "--show-completion")]
@@ -509,7 +511,7 @@ def test_a_bad_value_is_one_sentence(name: str, option: str, case: Case) -> None
 
 
 def beyond_its_bounds() -> Iterator[tuple[str, str, str, str]]:
-    """Each option with a least or greatest number: a number beyond it, and that bound in words."""
+    """Yield each bounded number option, a value beyond its bound, and the bound in words."""
     for name, command in commands(typer.main.get_command(app)):
         for option in command.params:
             bounds = option.type_descriptor.parameter_info
@@ -536,7 +538,7 @@ SINGLE: Final = [
 ]
 
 
-# Behind the doors: a command that took the last value would begin its work.
+# With ``doors``: a command that took the last value would begin its work.
 @pytest.mark.usefixtures("doors")
 @pytest.mark.parametrize(("name", "option"), SINGLE, ids=identity)
 def test_two_values_for_an_option_that_takes_one_are_refused(name: str, option: str) -> None:
@@ -562,7 +564,7 @@ def test_the_same_value_twice_a_flag_twice_and_an_option_that_repeats_pass(typed
     begins(typed.split())
 
 
-# What these end with is an answer to a question, whoever reads the words.
+# The exit code of these commands is an answer, even if nobody reads their output.
 JUDGING: Final = ("report", "judge", "profiles validate")
 
 
@@ -595,7 +597,7 @@ def test_a_reader_who_leaves_ends_a_command_without_a_word(
 
 @contextmanager
 def closed_pipe() -> Iterator[TextIO]:
-    """A stream into a pipe that nobody reads; at the end it is flushed, as at an interpreter's."""
+    """A stream into a pipe without a reader; it is flushed at the end, as at interpreter exit."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as pipe:
@@ -699,7 +701,7 @@ def test_every_command_is_in_a_section_of_the_help_with_its_whole_summary() -> N
 
 
 def begins(command: list[str]) -> None:
-    """``command`` reaches a door, or ends with an answer."""
+    """Check that ``command`` reaches a door, or ends with an answer."""
     result = CliRunner().invoke(app, command)
 
     if not isinstance(result.exception, ReachedError):
@@ -709,7 +711,7 @@ def begins(command: list[str]) -> None:
 
 
 def refusal(command: list[str]) -> HybridbenchError:
-    """The error with which ``command`` is refused, with exit code 2."""
+    """Return the error with which ``command`` is refused; its exit code must be 2."""
     result = CliRunner().invoke(app, command)
 
     error = result.exception

@@ -39,7 +39,7 @@ def test_how_a_defect_is_found_follows_from_the_finding_that_it_must_cause() -> 
         for defect in DEFECTS
     }
 
-    # What grows, becomes slower or misses a limit: a fit, or an interval.
+    # Growth, slowdowns and missed limits are found by a fit or an interval, not exactly.
     assert {slug for slug, exact in said.items() if not exact} == {
         "rid-state-orphan",
         "undrained-recorder",

@@ -1,4 +1,4 @@
-"""``judge``, ``explain`` and ``list`` as a shell sees them."""
+"""``judge``, ``explain`` and ``list`` as run from a shell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def judged(*arguments: str) -> Result:
-    """``judge`` in this process, where what it needs is loaded already."""
+    """Run ``judge`` in this process, which has already loaded what it needs."""
     return CliRunner().invoke(app, ["judge", *arguments])
 
 

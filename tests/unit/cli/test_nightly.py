@@ -1,4 +1,4 @@
-"""The commands of a nightly run: a wrong call is one sentence, and nothing is written."""
+"""The commands of a nightly run: a wrong call prints one sentence and writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hybridbench probe export``: a copy that works, and never over something else."""
+"""``hybridbench probe export``: the copy works, and nothing else is overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hybridbench report``: any format of a stored run, and nothing overwritten on the way."""
+"""``hybridbench report``: every format of a stored run, without overwriting anything else."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_is_one_sentence_and_harms_nothing(
 def test_a_pipe_is_written_into_and_stays_a_pipe(run_dir: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    # Held open at both ends, so that neither side waits for the other.
+    # Opened at both ends, so that neither side waits for the other.
     reader = os.open(pipe, os.O_RDWR)
     try:
         render(run_dir, as_file(ReportFormat.MARKDOWN, pipe), rebuild=False)
@@ -203,7 +203,7 @@ def test_a_symbolic_link_is_followed_and_stays_a_link(
 
 
 def test_a_link_to_standard_output_prints(run_dir: Path, tmp_path: Path) -> None:
-    # As /dev/stdout is one; with standard output in a file, a second way into it would clash.
+    # Like /dev/stdout.  If standard output is a file, opening it a second time would clash.
     link, out = tmp_path / "stdout", tmp_path / "out"
     link.symlink_to("/proc/self/fd/1")
     command = [sys.executable, "-m", "hybridbench", "report", str(run_dir)]
@@ -282,7 +282,7 @@ def test_a_history_goes_through_the_same_door(
 def test_a_directory_that_refuses_writing_is_told_all_the_same(
     hybridbench: CommandLine, run_dir: Path
 ) -> None:
-    # A directory in the place of the first file: as root, no permission would stop the writer.
+    # A directory in place of the first file, because permissions would not stop root.
     (run_dir / "verdict.json").mkdir()
 
     result = hybridbench("report", str(run_dir))

@@ -1,4 +1,4 @@
-"""What may stand beside ``--resume``."""
+"""Options that may accompany ``--resume``."""
 
 from __future__ import annotations
 

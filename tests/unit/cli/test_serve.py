@@ -1,4 +1,4 @@
-"""What `serve` takes of its profile."""
+"""What `serve` takes from its profile."""
 
 from __future__ import annotations
 

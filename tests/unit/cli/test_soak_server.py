@@ -1,4 +1,4 @@
-"""What `soak --url` sends, by its options."""
+"""What `soak --url` sends, depending on its options."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Pat
     assert asked.url == f"http://127.0.0.1:{port}"
     assert asked.api is ApiName.IDS
     assert asked.traffic().profile.pools.max_context_len == 2048
-    # As text a word is as many tokens as it has bytes.
+    # As text, a word counts as many tokens as it has bytes.
     chat, _ = of_prepared("vllm==0.32.0", tmp_path, replace(PLAIN, api=ApiName.CHAT), options)
     assert chat.traffic().profile.pools.max_context_len == 292
 
@@ -165,7 +165,7 @@ def test_its_checkpoint_and_the_lengths_are_the_users_choice(tmp_path: Path) -> 
     asked, target = of_prepared("sglang==0.5.23", tmp_path, own, TARGET)
 
     assert (target.command or [])[0].endswith("bin/serve-hybrid")
-    assert asked.model is None  # the server has a name of its own for it
+    assert asked.model is None  # the server has its own name for it
     assert asked.traffic().profile.pools.max_context_len == 1000
 
 

@@ -1,4 +1,4 @@
-"""``list runs``, ``history`` and ``prune`` as a user meets them."""
+"""``list runs``, ``history`` and ``prune`` as a user runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of directory as version 0.1.0 stores it is read, and reported without loss."""
+"""Each kind of directory stored by version 0.1.0 is read and reported without loss."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_stored_comparison_is_reported_with_the_outcome_it_had(
     assert reported.returncode == before["exit_code"] == after["exit_code"] == 13
     ours, theirs = (verdict["sides"][0]["metrics"] for verdict in (after, before))
     for metric, was in zip(ours, theirs, strict=True):
-        # Another machine's numpy may round the last bit otherwise.
+        # On another machine, numpy may round the last bit differently.
         assert {k: v for k, v in metric.items() if k not in ("why", "reason")} == {
             key: pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
             for key, value in was.items()

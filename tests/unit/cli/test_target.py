@@ -1,4 +1,4 @@
-"""``hybridbench target``: what is prepared, what was begun, and its removal."""
+"""``hybridbench target``: finished and unfinished targets, and their removal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.cli.conftest import CommandLine
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A target that is ready, one that was begun, and a folder of somebody else."""
+    """A finished target, an unfinished one, and a folder that hybridbench did not make."""
     for name in ("tiny-1.0", "tiny-2.0", "photos"):
         (tmp_path / name).mkdir()
     save(tmp_path / "tiny-1.0", PreparedTarget(engine="tiny", release="1.0", servers=("serve",)))

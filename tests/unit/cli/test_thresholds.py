@@ -1,4 +1,4 @@
-"""``--threshold``: refused at once, and tried on a stored run without a trace."""
+"""``--threshold``: refused at once if wrong, and applied to a stored run without changing it."""
 
 from __future__ import annotations
 

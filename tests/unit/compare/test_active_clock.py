@@ -1,4 +1,4 @@
-"""What of the time between two stamps was a version's own."""
+"""How much of the time between two stamps belongs to a version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first bad commit is found by halving, past what cannot be tried."""
+"""Bisection finds the first bad commit, even if some commits cannot be tried."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMITS = [Revision(Path(), f"c{n}", f"commit {n}", f"t{n}") for n in range(17)]
 
 
 class Comparer:
-    """Says what a commit is, from the first bad one on and but for some that cannot be tried."""
+    """Calls every commit from ``first_bad`` on bad, and skips those in ``unusable``."""
 
     def __init__(self, first_bad: int, unusable: tuple[int, ...] = ()) -> None:
         self.first_bad = first_bad
@@ -131,7 +131,7 @@ def test_a_bad_commit_that_comes_before_the_good_one_is_refused(tmp_path: Path) 
     assert refused.value.code is ErrorCode.BAD_VALUE
 
 
-# Commits with their parents, oldest first: b is merged into a by the last but one.
+# Commits with their parents, oldest first; the last but one merges b into a.
 BRANCHES = {
     "good": "", "a1": "good", "a2": "a1", "b1": "a1", "a3": "a2", "b2": "b1", "a4": "a3",
     "b3": "b2", "merge": "a4 b3", "bad": "merge",
@@ -243,11 +243,11 @@ UNDECIDED = Outcome.INCONCLUSIVE
 @pytest.mark.parametrize(
     ("outcome", "leaks", "symptoms", "answer"),
     [
-        # A leak that is searched for decides, whatever the speed is called.
+        # If a leak is searched for, it decides, whatever the call on speed.
         (Outcome.REGRESSION, [leak(Change.INTRODUCED)], LOST, Answer.BAD),
         (UNDECIDED, [], LOST, Answer.GOOD),
         (UNDECIDED, [leak(Change.UNDECIDED)], LOST, Answer.SKIPPED),
-        # Without one the whole answer does.
+        # Otherwise the whole answer decides.
         (Outcome.REGRESSION, [], frozenset(), Answer.BAD),
         (UNDECIDED, [], frozenset(), Answer.SKIPPED),
         (Outcome.SAME, [], frozenset(), Answer.GOOD),

@@ -1,4 +1,4 @@
-"""Holding scattered memory while something is built, and letting all of it go."""
+"""Holding scattered memory while something is built, and releasing all of it."""
 
 from __future__ import annotations
 

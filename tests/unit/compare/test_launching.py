@@ -1,4 +1,4 @@
-"""What is left to an older engine that does not know all settings."""
+"""Settings that are omitted for an older engine that does not have them."""
 
 from __future__ import annotations
 

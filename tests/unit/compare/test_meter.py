@@ -1,4 +1,4 @@
-"""Values of a block: quotients of what was served, absent where there is nothing to divide."""
+"""Values of a block: ratios of what was served, absent if there is nothing to divide by."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_the_clock_counted_while_another_version_had_its_turn_is_taken_out(
     assert sliced["ttft_ms_p50"] == pytest.approx(0.5 * whole["ttft_ms_p50"])
     assert sliced["itl_ms_p99"] == pytest.approx(0.5 * whole["itl_ms_p99"])
     assert sliced["step_ms_per_token"] == pytest.approx(0.5 * whole["step_ms_per_token"])
-    # A processor's time stands still with its process.
+    # CPU time stops while the process is frozen.
     assert sliced["cpu_ms_per_token"] == whole["cpu_ms_per_token"]
     assert sliced["throughput_tokens_per_s"] == whole["throughput_tokens_per_s"]
 

@@ -1,4 +1,4 @@
-"""The soak of a side: the comparison's profile at a cadence for blocks."""
+"""The soak of a side: the comparison's profile, sampled at a cadence for blocks."""
 
 from __future__ import annotations
 

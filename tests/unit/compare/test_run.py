@@ -1,4 +1,4 @@
-"""Rounds: who serves when, with which seed, and what ends a comparison."""
+"""Rounds: which version serves when, with which seed, and what ends a comparison."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ BLOCK_S = 10.0
 
 
 class Script:
-    """What the sides of a test do, and all that they were asked, in order."""
+    """Scripts what a test's sides do, and records all calls to them, in order."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.asked: list[tuple[str, str, int]] = []  # label, tag, seed
         self.requests: list[int] = []
-        self.turns: list[str] = []  # who served, slice by slice
+        self.turns: list[str] = []  # the version that served each slice
         self.slower = 1.0  # how much longer the second version takes
         self.failed_in: str | None = None  # the tag of the block in which the bench fails
-        self.failures: list[str] = []  # who was told of it
-        self.lost_in: str | None = None  # the tag of the block in which the second one falls
+        self.failures: list[str] = []  # the versions that received the failure
+        self.lost_in: str | None = None  # the tag of the block in which the second version is lost
         self.signal_in: str | None = None
         self.manifests: dict[str, Manifest] = {}
         self.closed: list[str] = []
         self.finished: list[str] = []
-        self.processes: list[str] = []  # what became of them, in order
-        self.lost_at: str | None = None  # the step of a renewal in which the second one falls
+        self.processes: list[str] = []  # steps of their lives, in order
+        self.lost_at: str | None = None  # the step of a renewal in which the second version is lost
 
     @contextmanager
     def alike(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class Script:
 
 
 class ScriptedSide:
-    """A version that serves each block in no time but the fake clock's."""
+    """A version that serves each block in the fake clock's time."""
 
     def __init__(self, script: Script, side: Side, label: str) -> None:
         self.script, self.side, self.label = script, side, label
@@ -110,7 +110,7 @@ class ScriptedSide:
         if tag == script.signal_in and self.label == "a":
             os.kill(os.getpid(), signal.SIGINT)
         self.start_s = script.clock.monotonic_s()
-        # A little noise of its own for every block, the same in each test.
+        # Each block has a little noise of its own, the same in each test.
         noise = 1.0 + 0.002 * (len(script.asked) * 7 % 5 - 2)
         self.took_s = BLOCK_S * noise * (script.slower if self.label == "b" else 1.0)
         self.left_s = self.took_s
@@ -175,7 +175,7 @@ def test_versions_swap_turns_and_share_the_seed_and_the_work_of_a_round(
     for first, second in zip(rounds[::2], rounds[1::2], strict=True):
         assert first[1:] == second[1:]
     assert len({seed for _, _, seed in script.asked}) == len(rounds) // 2 + 1
-    assert set(script.requests) == {50}  # five a second were measured, for ten seconds
+    assert set(script.requests) == {50}  # ten seconds at the measured rate of five a second
 
 
 def test_it_ends_at_the_look_that_decides(script: Script, plan: ComparePlan) -> None:
@@ -250,8 +250,8 @@ def test_processes_are_renewed_between_groups_of_rounds(script: Script, plan: Co
     outcome = script.run(replace(plan, renew_every=2, terms=ComparisonTerms(looks=(5,))))
 
     assert facts(outcome)["rounds"] == 5
-    # All are built at the same time, after the last of the old ones has gone; after the second
-    # round and after the fourth, and not always the same one first.
+    # After the second and the fourth round, all old processes end, and then all new ones are built
+    # at the same time; the order of the versions alternates.
     assert script.processes == [
         *("(", "launch a", "launch b", "start a", "start b", ")"),
         *("retire b", "retire a", "(", "launch b", "launch a", "start b", "start a", ")"),
@@ -304,7 +304,7 @@ def test_versions_take_turns_within_a_block_and_whoever_ends_first_waits(
 
     script.run(replace(plan, slice_s=4.0, terms=ComparisonTerms(looks=(1,))))
 
-    # The block that does not count is served alone, each version's in one piece.
+    # The first block does not count and is served one version at a time, in one piece.
     assert script.turns[:2] == ["a", "b"]
     assert script.turns[2:] == ["a", "b", "a", "b", "a", "b", "b"]
 

@@ -1,4 +1,4 @@
-"""What may stand for a version, and what is said to everything else."""
+"""What may name a version, and how everything else is refused."""
 
 from __future__ import annotations
 

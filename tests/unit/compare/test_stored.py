@@ -1,4 +1,4 @@
-"""A live version beside a stored run."""
+"""Comparing a live version with a stored run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of traffic: a fixed number of requests, and nothing of one block reaches the next."""
+"""Blocks of traffic: a fixed number of requests, and no effect of one block on the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMOKE = load_profile("smoke")
 
 
 class Scripted:
-    """A workload that plays ``actions`` and notes what it is told."""
+    """A workload that plays ``actions`` and records the requests that finished."""
 
     def __init__(self, actions: Sequence[Action]) -> None:
         self.actions = list(actions)
@@ -63,7 +63,7 @@ def submits(count: int) -> list[Action]:
 
 
 def drained(traffic: BlockTraffic, now_s: float = 0.0) -> list[Action]:
-    """What it wants to do until it would wait."""
+    """Return its actions up to its first wait."""
     wanted: list[Action] = []
     while not isinstance(action := traffic.next_action(now_s), WaitUntil):
         wanted.append(action)

@@ -1,4 +1,4 @@
-"""Revisions become files outside the checkout, and nothing of them stays."""
+"""Revisions are checked out elsewhere and removed without a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One grammar of amounts: every option that takes one reads it alike, and refuses the same."""
+"""One grammar of amounts: every option that takes one accepts and refuses the same texts."""
 
 from __future__ import annotations
 

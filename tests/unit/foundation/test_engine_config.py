@@ -82,7 +82,7 @@ def test_a_refusal_says_what_would_be_right(changes: dict[str, object], sentence
 
 
 def test_every_setting_of_a_profile_says_what_it_means() -> None:
-    """A string below a field is no attribute: only the schema shows whether it is there."""
+    """A docstring below a field is not an attribute; only the schema shows whether it is there."""
     properties = TypeAdapter(EngineSettings).json_schema()["properties"]
     sizes = TypeAdapter(PoolSizes).json_schema()["properties"]
 

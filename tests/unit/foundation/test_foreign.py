@@ -1,4 +1,4 @@
-"""Reading within limits: sizes, kinds of files, depth, digits, gzip."""
+"""Reading foreign files within limits: sizes, kinds, depth, digits, gzip."""
 
 from __future__ import annotations
 

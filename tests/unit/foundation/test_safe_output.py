@@ -1,4 +1,4 @@
-"""Texts of others on a terminal and in a log: shown, never obeyed."""
+"""Foreign text on a terminal and in a log: it is shown, but its control codes are not obeyed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_answer_that_nobody_can_read_keeps_its_exit_code(
 
 
 class FullStream(io.StringIO):
-    """Takes nothing."""
+    """A stream on which every write fails."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -36,14 +36,14 @@ ENDS = (
     "abort_prefill",
     "abort_decode",
 )
-# The whole of a test is a second or less.
+# A whole test takes a second or less.
 QUICK = {"arrival": "{process: closed, concurrency: 8}", "output.tokens": "[2, 6]"}
 NO_ABORTS = {"aborts": "{}"}
 
 
 @dataclass
 class Served:
-    """What came of half a second of traffic."""
+    """The results of some traffic: the client's report, and the server."""
 
     report: LoadReport
     server: Server
@@ -71,8 +71,9 @@ def serve(
     repeat_s: float = 0.0,
     model: str = "",
 ) -> Served:
-    """Send the traffic of chat-churn, with ``settings``, for so long and until so many ``requests``
-    are sent, and wait until all of it has ended; for ``repeat_s`` ask for answers again.
+    """Send chat-churn traffic for ``for_s`` and at least ``requests``, and wait until it has ended.
+
+    ``settings`` override the profile.  For ``repeat_s``, answers are then requested again.
     """
     profile = load_profile("chat-churn").with_overrides({**QUICK, **settings})
     profile = profile.for_servers(sessions=api in OF_SESSIONS)
@@ -103,7 +104,7 @@ def serve(
             await asyncio.wait_for(rests.wait(), 30.0)
         report = client.report()
         await client.close()
-        # What was cut off is seen by the server a moment later.
+        # The server notices cut-off requests a moment later.
         await asyncio.sleep(0.05)
         await runner.cleanup()
         return report
@@ -152,9 +153,9 @@ def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -
     assert found.compared > 20
     assert (found.served_differ, found.control_differ) == (0, 0)
     assert set(found.left_out) == {"sampled"}
-    # They are requests like all others, and no latency is measured of them.
+    # Repeats count as requests, but their latencies are not measured.
     measured = served.counts["finishes"] - found.compared - _first_asked(served)
-    # Answers this short are all measured, unless time runs out: twice each, and without streaming.
+    # Unless time runs out, all such short answers are measured: twice, and once not streamed.
     assert 0 < measured <= 3 * found.compared
     assert (found.noise, found.noise_tokens > 0) == (0.0, True)
     assert sum(served.report.latencies[E2E].values()) == _first_asked(served)
@@ -167,7 +168,7 @@ def _first_asked(served: Served) -> int:
 
 @pytest.mark.parametrize("owner", ["vllm", "sglang"])
 def test_a_fault_in_every_streamed_answer_is_seen(owner: str) -> None:
-    """A server that gives token ids, and one that gives text alone."""
+    """One server returns token ids, the other one text alone."""
     settings = {**NO_ABORTS, "sampling": "{temperature: 0}", "output.tokens": "[6, 12]"}
     served = serve(
         *("--owner", owner, "--fault", "stream-drops"),
@@ -220,7 +221,7 @@ def test_a_server_whose_answers_cannot_be_compared_is_asked_nothing(
 
 
 def test_latencies_are_at_least_those_of_the_server() -> None:
-    """How much more they are is a matter of the machine, and of the benchmark."""
+    """By how much they are larger depends on the machine; the benchmark measures that."""
     served = serve("--first-s", "0.05", "--gap-s", "0.02", for_s=1.0)
 
     assert served.quantile_ms(TTFT, 0.01) > 49
@@ -230,7 +231,7 @@ def test_latencies_are_at_least_those_of_the_server() -> None:
 
 
 def test_the_client_waits_for_fractions_of_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """epoll has whole milliseconds: it is asked what came, and never told to wait."""
+    """epoll waits for whole milliseconds, so ``select`` waits, and epoll is only polled."""
     asked: list[tuple[str, float | None]] = []
     monkeypatch.setattr(select, "select", lambda *wait: asked.append(("select", wait[-1])))
     monkeypatch.setattr(EpollSelector, "select", lambda _, wait: asked.append(("epoll", wait)))
@@ -242,7 +243,7 @@ def test_the_client_waits_for_fractions_of_a_millisecond(monkeypatch: pytest.Mon
 
 
 def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() -> None:
-    """Open loop, and something that holds the client up for half a second."""
+    """Open loop, and something that blocks the client for 0.3 s."""
 
     async def hold_up() -> None:
         await asyncio.sleep(0.2)
@@ -266,7 +267,7 @@ def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() ->
     ],
 )
 def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: str) -> None:
-    # Every tenth answer is a status of 500.
+    # With ``status-500``, every tenth answer has this status.
     served = serve("--fault", fault, requests=20)
 
     assert served.counts[counted] > 0
@@ -483,7 +484,7 @@ def test_malformed_requests_are_refused_and_counted_by_what_is_wrong(
 
     counts = served.counts
     kinds = {name: n for name, n in counts.items() if name.startswith("requests_with.")}
-    # A sixth of all kinds would be missed by chance once in a hundred thousand times.
+    # Chance misses a sixth of all kinds once in a hundred thousand runs.
     assert len(kinds) > 15
     assert counts["requests_rejected"] > 0.3 * sum(kinds.values())
     assert counts["requests_failed"] == 0
@@ -513,7 +514,7 @@ def test_requests_with_options_are_answered_and_counted_by_option(api: Api) -> N
     marks = {n.partition(".")[2] for n in counts if n.startswith("requests_with.")}
     assert len(marks) > 10
     assert any(body["stream"] is False for body in served.server.bodies)
-    # With ``n``, the first event may have a part of each answer.
+    # With ``n``, the first event may contain a part of each answer.
     assert served.quantile_ms(ITL, 1.0) < 10_000
 
 
@@ -547,7 +548,7 @@ SESSIONS = {
 
 
 def calls_by_session(server: Server) -> list[list[str]]:
-    """What was asked of each session, in order."""
+    """Return the calls for each session, in order."""
     of_each: dict[str, list[str]] = {}
     for call, session_id in server.session_calls:
         of_each.setdefault(session_id, []).append(call)
@@ -565,7 +566,7 @@ def test_sessions_are_opened_continued_and_closed(stream: bool) -> None:
     for calls in sessions:
         assert calls == ["open", *["turn"] * (len(calls) - 2), "close"]
         assert 1 <= len(calls) - 2 <= 3
-    # The client rests only when they are closed.
+    # The client becomes idle only after they are closed.
     assert served.server.sessions == {}
 
 
@@ -576,7 +577,7 @@ def test_turns_of_sessions_are_cut_off_and_the_session_goes_on_or_ends() -> None
     counts, sessions = served.counts, calls_by_session(served.server)
     assert counts["abort_decode"] > 0
     assert counts["requests_failed"] == 0
-    # One that comes back before the server has noticed the abort may be refused.
+    # A turn that follows before the server has noticed the abort may be refused.
     assert counts["requests_rejected"] < 20
     assert all(calls[0] == "open" and calls.count("open") == 1 for calls in sessions)
     assert served.server.sessions == {}
@@ -619,7 +620,7 @@ def test_requests_that_fail_with_an_engine_are_named_and_not_those_that_come_aft
     lost = served.report.lost
     assert 1 <= sum(lost.values()) <= 8, "as many are in flight when the first one fails"
     assert served.counts["requests_failed.500"] >= 40
-    # What was unusual may be what the engine has died of.
+    # Unusual requests come first, because they may have caused the engine's death.
     unusual = [", with " in kind for kind in lost]
     assert unusual == sorted(unusual, reverse=True)
 

@@ -1,4 +1,4 @@
-"""The search for the requests that end a server."""
+"""The search for the requests that bring down a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def suspect(name: str, text: str = "what nobody may read") -> Suspect:
 def searched(
     names: Sequence[str], ends: Callable[[frozenset[str]], bool]
 ) -> tuple[CrashSearch, list[list[str]]]:
-    """What a search finds on a server that ``ends`` of some, and what it sent at once."""
+    """Return the search of a server that ``ends`` for some requests, and each set that it sent."""
     culprits, sent = Culprits(), []
     for name in names:
         culprits.keep(suspect(name))

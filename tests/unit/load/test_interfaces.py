@@ -1,4 +1,4 @@
-"""What servers answer, line by line."""
+"""Reading what servers answer, line by line."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def generated(text: str, ids: list[int], tokens: int, **finish: object) -> dict[
 @pytest.mark.parametrize(
     "events",
     [
-        # All so far, as SGLang sends by default, or what is new.
+        # The whole text so far, as SGLang sends by default, or only what is new.
         [generated("a", [1], 1), generated("abc", [1, 2, 3], 3)],
         [generated("a", [1], 1), generated("bc", [2, 3], 3)],
     ],
@@ -270,6 +270,6 @@ def test_a_turn_of_a_session_names_it_as_its_opening_did() -> None:
     assert turn.path == "/generate"
     assert (opening.path, opening.fields["timeout"]) == ("/open_session", 2.5)
     assert (closing.path, closing.fields) == ("/close_session", {"session_id": name})
-    # Another run of the same profile must not meet them.
+    # Another run of the same profile must not use the same sessions.
     other = Interface("generate", "", stream=True).close_session("s1")
     assert other.fields["session_id"] != name

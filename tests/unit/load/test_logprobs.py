@@ -1,4 +1,4 @@
-"""What servers say of their tokens, and where two answers part."""
+"""Token logprobs that servers return, and the first difference between two answers."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_another_form_says_nothing(said: object) -> None:
     [
         (" a d e", 1, 0.25),
         (" c b", 0, 1.5),
-        # Not among the likeliest: it was no likelier than the last of these.
+        # Not among the likeliest, so it was no likelier than the last of these.
         (" x b", 0, 1.5),
-        # Its end is missing: whatever ended it was no likelier than the next best token.
+        # Its end is missing; whatever ended it was no likelier than the next best token.
         (" a", 1, 0.25),
-        # There is more of it: no token of the other says how likely that is.
+        # It is longer; no token of the other answer shows how likely that is.
         (" a b c", 4, None),
     ],
 )
@@ -93,13 +93,13 @@ def test_ids_are_compared_one_by_one() -> None:
     assert first_difference([5, 8], [7, 8], BY_ID) == Difference(0, 1.5)
     assert first_difference([7], [7, 8], BY_ID) == Difference(1, 0.25)
     assert first_difference([7, 8, 9], [7, 8], BY_ID) == Difference(2, None)
-    # Texts instead of ids say nothing of ids.
+    # Logprobs by text do not apply to ids.
     assert first_difference([7, 3], [7, 8], TOKENS) == Difference(1, None)
 
 
 @pytest.mark.parametrize("answer", [" a\ufffd", " aé"])
 def test_tokens_that_share_a_text_have_no_margin(answer: str) -> None:
-    """Two tokens may be written so, of which the names keep one."""
+    """Two tokens may have this text, and the logprobs by text keep only one of them."""
     likeliest = {" b": -0.5, "\ufffd": -2.5, " c": -3.0}
     tokens = [TOKENS[0], Token(" b", -0.5, likeliest)]
 

@@ -1,4 +1,4 @@
-"""Requests with something wrong, on every interface."""
+"""Malformed requests, on every interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.records.messages import Sampling, Submit
 from hybridbench.workload.actions import Malformed, ServerSubmit
 
 APIS: tuple[Api, ...] = get_args(Api)
-# Without a value of their own in the body: they are about what is around it, or always large.
+# These have no wrong value in the body: what is around it is wrong, or the body is always large.
 WITHOUT_VALUE = {
     Malformed.UNKNOWN_METHOD,
     Malformed.UNKNOWN_PATH,
@@ -61,7 +61,7 @@ def test_a_large_value_is_10_kb_to_1_mb_and_a_body_below_what_is_sent_in_parts(
 
     assert small < 4_000
     assert max(large) < 2**20
-    # Kinds whose wrong value is a number have no large one.
+    # Kinds with a wrong number have no large value.
     if kind not in (Malformed.EMPTY_PROMPT, Malformed.LONG_OUTPUT):
         assert max(large) > 10_000
 
@@ -76,7 +76,7 @@ def test_each_kind_is_wrong_in_its_own_way(api: Api) -> None:
         with pytest.raises(ValueError, match=":"):
             json.loads(malformed(api, Malformed.BAD_JSON, draw).body)
         deep = malformed(api, Malformed.DEEP_JSON, draw).body
-        # More than Python 3.11 reads; later versions read ten times as many.
+        # Deeper than Python 3.11 reads; later versions read ten times as deep.
         assert deep.count(b"[") >= 1_000
         with pytest.raises(UnicodeError):
             read_and_write(malformed(api, Malformed.BAD_UNICODE, draw).body)

@@ -41,7 +41,7 @@ def test_a_row_changes_a_request_and_leaves_it_one(option: Option, api: Api) -> 
 
     assert any(body != json.loads(before.body) for body in drawn)
     for body in drawn:
-        # What was asked is still asked.
+        # The question itself stays the same.
         for name in ("prompt", "messages", "input", "input_ids", "model"):
             assert body.get(name) == before.fields.get(name)
 

@@ -1,4 +1,4 @@
-"""Answers that are asked for again, of servers whose faults are known."""
+"""Answers that are requested again, from servers with known faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compared(
 def server(
     together: Callable[[int], str] = lambda _: RIGHT, alone: Callable[[int], str] = lambda _: RIGHT
 ) -> Ask:
-    """What it answers the requests by their numbers: first beside others, and then alone."""
+    """A server that answers by number: first as ``together``, afterwards as ``alone``."""
     asked: set[int] = set()
 
     async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
@@ -78,7 +78,7 @@ def test_a_served_answer_that_no_request_gets_again_is_named_with_its_margin() -
 
 @pytest.mark.parametrize(("longer", "measured"), [(1, 20), (50, 12)])
 def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measured: int) -> None:
-    """Twelve answers will do, but not if they are short."""
+    """Twelve answers are enough, unless they are short."""
     calls: list[tuple[int, str]] = []
 
     async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
@@ -92,10 +92,10 @@ def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measu
 
     found = compared([answer(RIGHT)] * 20, ask)
 
-    # Each alone and with its own prefix in the cache.
+    # Each one runs alone, and again with its own prefix in the cache.
     assert found.noise_tokens == measured * 2 * 2 * longer
     assert abs(found.noise - 0.04) < 1e-9
-    # Of " a" it is 3.0, of " b" 0.01.
+    # The gap is 3.0 for " a" and 0.01 for " b".
     assert found.usual_gap is not None
     assert abs(found.usual_gap - 1.505) < 1e-9
     keys = {number: [key for one, key in calls if one == number] for number, _ in calls}
@@ -109,13 +109,13 @@ def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measu
 @pytest.mark.parametrize(
     ("served", "reason", "output_tokens", "certain"),
     [
-        # It had room for another token.
+        # There was room for another token.
         (" a", "length", 1, "length"),
         (" a", "", 1, "length"),
-        # It chose to end, or the server counts a token whose text is missing.
+        # The server chose to end, or counts a token whose text is missing.
         (" a", "stop", 1, ""),
         (" a", "length", 2, ""),
-        # Nothing but chunks was counted.
+        # Only chunks were counted.
         (" a", "length", None, ""),
     ],
 )
@@ -127,7 +127,7 @@ def test_an_answer_that_ends_before_its_limit_is_certainly_wrong(
     (one,) = compared([cut], server()).served
 
     assert one.certain == certain
-    # At best it was the next best token that ended it.
+    # At best, the token that ended it was the next best one.
     assert one.place == 1
     assert one.margin == pytest.approx(0.01)
 
@@ -137,7 +137,7 @@ def test_an_answer_that_ends_before_its_limit_is_certainly_wrong(
     [("abd", True), ("a b c ", False), ("ab\ufffd", False)],
 )
 def test_equal_tokens_with_another_text_are_certainly_wrong(text: str, *, differs: bool) -> None:
-    """Only spaces and partial characters depend on the parts of a stream."""
+    """Only spaces and partial characters depend on how a stream is split."""
 
     async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
         del again, key, whole
@@ -162,7 +162,7 @@ def in_both_ways(streamed: Answer, whole: Answer) -> Repeated:
     [
         ("a b", [1, 2], "length"),
         (" a b\ufffd", [1, 2], "length"),
-        # The token that ends it.
+        # With the token that ends it.
         (" a b", [1, 2, 9], "stop"),
         (" a b", [1], "stop"),
         (" a b", [], "stop"),
