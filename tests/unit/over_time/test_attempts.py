@@ -1,4 +1,4 @@
-"""Attempts: their commands, and what a comparison came to as findings; a cut-off one is none."""
+"""Attempts: their commands, and a comparison's findings; one that was cut off is not an attempt."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def ended(
     thresholds: tuple[str, ...] = (),
     failures: tuple[Failure, ...] = (),
 ) -> Attempt | None:
-    """The attempt whose comparison came to ``sides``; with ``failures`` it is undecided."""
+    """Return the attempt whose comparison resulted in ``sides``; ``failures`` make it undecided."""
     outcome = Outcome.INCONCLUSIVE if failures else sides[0].outcome
     verdict = ComparisonVerdict(
         outcome, "", sides, 12, ComparisonTerms(), interleaved=True, headline="the answer",
@@ -168,7 +168,7 @@ def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     assert fell.findings[0].kind == "crash"
     assert result(rules, [fell]).exit_code == 12
     assert result(rules, [open_]).state is CellState.NEUTRAL
-    # It had its interim analyses and its longest time: nothing is made again.
+    # It had all its interim analyses and its maximum time, so nothing is repeated.
     assert next_attempt(rules, [open_]) is None
 
 

@@ -1,4 +1,4 @@
-"""The last green run: what is new, grown and gone, and only on machines of one class."""
+"""Comparison with the last green run: new, grown and gone findings, within one machine class."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAIVED = PLAN + (
 
 
 def nightly_runs(folder: Path, *ended: Attempt, text: str = PLAN) -> list[NightlyRun]:
-    """Nightly runs in ``folder``, each a day later and beside those before it."""
+    """Store nightly runs in ``folder``, each a day later than the one before."""
     told = []
     for day, record in enumerate(ended):
         place = folder / f"night-{day}"

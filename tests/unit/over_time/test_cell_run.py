@@ -1,4 +1,4 @@
-"""One cell: what is started, skipped and gone on with, by a child that starts nothing."""
+"""One cell: what is started, skipped and resumed, by a child that starts nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Results = list[Attempt]
 
 
 class ScriptedChild(Child):
-    """Ends every command at once with the next code; keeps the commands."""
+    """Records every command and ends it at once with the next code."""
 
     def __init__(self, *codes: int, stopped_at: int | None = None) -> None:
         super().__init__(io.StringIO())
@@ -55,7 +55,7 @@ class ScriptedChild(Child):
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what the store of an attempt holds before each look, and what its run came to."""
+    """Return a function that sets what each look finds in the store, and the results of runs."""
 
     def to(looks: list[Stored | None], results: Results) -> None:
         monkeypatch.setattr(cell_run, "stored_attempt", lambda kind, store: looks.pop(0))
@@ -256,7 +256,7 @@ def test_an_undecided_soak_may_go_on_as_long_as_there_is_time(
     (command,) = child.commands
     assert command[command.index("--extend") + 1] == extend
     assert record.finished
-    # Boot, drains and judging come on top of both.
+    # The limit also covers boot, drains and judging.
     traffic_s = 1800.0 + (record.attempts[0].extend_s or 0.0)
     assert child.patience_s >= 2 * traffic_s
 

@@ -1,4 +1,4 @@
-"""Cells: ids that stay, what is compared with what, and a hash of what runs."""
+"""Cells: stable ids, what is compared with what, and a hash of what runs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_a_matrix_of_releases_is_a_plan(tmp_path: Path) -> None:
         "qwen3-next+one-by-one+vllm-0.32.0",
         "compare+sglang-cache-0.5.12.post1-vs-sglang-cache-0.5.13+qwen3-next+chat-churn",
     ]
-    # The first checkpoint of a server, unless one is named; of driven classes the profile's model.
+    # A server uses its first checkpoint unless one is named; driven classes use the profile's
+    # model.
     assert "soak" in said[0]
     assert "--target vllm==0.31.0" in said[0]
     assert "--model llama" in said[0]

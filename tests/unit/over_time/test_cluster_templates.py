@@ -1,4 +1,4 @@
-"""The templates for Slurm and Kubernetes: shell that runs, and YAML that Kubernetes takes."""
+"""The templates for Slurm and Kubernetes: the shell runs, and Kubernetes accepts the YAML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KUBERNETES = EXAMPLES / "nightly-kubernetes.yaml"
 
 
 def slurm_script(**settings: str) -> str:
-    """The template with the lines edited that its user is to edit."""
+    """Return the template with the edits that its user must make."""
     text = SLURM.read_text(encoding="utf-8")
     for name, value in settings.items():
         text, edited = re.subn(f"(?m)^{name}=.*", f"{name}={value}", text)
@@ -29,7 +29,7 @@ def slurm_script(**settings: str) -> str:
 
 
 def run_script(text: str, folder: Path, environment: dict[str, str]) -> list[list[str]]:
-    """Run ``text`` under bash; the calls that it made."""
+    """Run ``text`` under bash; return the calls that it made."""
     script = folder / "night.sh"
     script.write_text(text, encoding="utf-8")
     subprocess.run(["bash", "-n", str(script)], check=True)
@@ -67,7 +67,7 @@ def test_the_slurm_script_submits_a_task_for_each_cell_and_the_merge(tmp_path: P
     folder = array[4].removeprefix("--export=ALL,NIGHTLY_RUN=")
     assert (tmp_path / folder).is_dir()
     assert merge[2] == "--dependency=afterany:77"
-    # What Slurm hands to sh must come apart into these words again.
+    # sh must split what Slurm passes to it into these words.
     wrapped = merge[merge.index("--wrap") + 1]
     words = subprocess.run(
         ["sh", "-c", f'for w in {wrapped}; do echo "$w"; done'],
@@ -88,7 +88,7 @@ def test_the_slurm_script_as_it_is_needs_no_option(tmp_path: Path) -> None:
 
 
 def jobs() -> dict[str, Any]:
-    """The Jobs by name, filled in with the command of the page."""
+    """Return the Jobs by name, filled in by the command on the page."""
     page = (EXAMPLES.parent / "nightly.md").read_text(encoding="utf-8")
     (command,) = re.findall(r'^(sed "[^"]*" nightly-kubernetes.yaml) \|', page, re.MULTILINE)
     text = subprocess.run(
@@ -112,7 +112,7 @@ def test_the_kubernetes_job_is_indexed_and_a_failed_cell_is_not_tried_again() ->
     assert found["nightly-20261120-merge"]["spec"]["suspend"] is True
 
 
-# Of batch/v1 and core/v1, as far as this manifest goes; Kubernetes refuses unknown fields.
+# The fields of batch/v1 and core/v1 that this manifest uses; Kubernetes refuses unknown ones.
 _JOB_FIELDS = {
     "completionMode", "completions", "parallelism", "backoffLimitPerIndex", "backoffLimit",
     "maxFailedIndexes", "podFailurePolicy", "template", "suspend",
@@ -128,7 +128,7 @@ def test_the_manifest_has_only_fields_that_kubernetes_knows() -> None:
         assert set(spec) <= _JOB_FIELDS
         pod = spec["template"]["spec"]
         assert set(pod) <= _POD_FIELDS
-        # A pod failure policy is refused with any other.
+        # A pod failure policy requires this restart policy.
         assert pod["restartPolicy"] == "Never"
         (container,) = pod["containers"]
         assert set(container) <= _CONTAINER_FIELDS

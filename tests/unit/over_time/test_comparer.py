@@ -1,4 +1,4 @@
-"""Which runs belong together, since which run a quantity changed, and which rate grew."""
+"""Which runs are comparable, in which run a quantity changed, and which rate grew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expected share of false alarms is what a simulation of the same plan gives."""
+"""The expected share of false alarms agrees with a simulation of the same plan."""
 
 from __future__ import annotations
 

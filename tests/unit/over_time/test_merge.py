@@ -35,7 +35,7 @@ NEUTRAL = (attempt("INCONCLUSIVE", UNDECIDED),)
 def tonight(
     folder: Path, one: tuple[Attempt, ...], two: tuple[Attempt, ...], text: str = PLAN
 ) -> NightlyRun:
-    """The nightly run whose cells ended like that."""
+    """Return the nightly run whose cells ended with these attempts."""
     folder.mkdir(parents=True, exist_ok=True)
     planned = planned_run(folder, text)
     for name, attempts in (("one", one), ("two", two)):

@@ -1,4 +1,4 @@
-"""The report of a nightly run: failures first, waived shown, every gate under a stable name."""
+"""The report of a nightly run: failures first, waived ones shown, and stable names of gates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan's faults are one sentence with file and line; what is published about it is true."""
+"""Each fault in a plan is one sentence with file and line; what is published on plans is true."""
 
 from __future__ import annotations
 

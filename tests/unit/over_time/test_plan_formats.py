@@ -33,7 +33,7 @@ def test_more_cells_than_github_takes_are_refused(tmp_path: Path) -> None:
 def test_the_document_says_how_long_each_cell_may_take_and_what_it_needs(tmp_path: Path) -> None:
     first, _ = json.loads(as_json(planned_run(tmp_path, PLAN + "needs: {cores: 3}\n")))["cells"]
 
-    # Three runs of 30 minutes, each extended by as much, and half of that again.
+    # Three runs of 30 minutes, each extended by as much, and a margin of half of that.
     assert first["minutes"] > 1.5 * 3 * 60
     assert first["needs"]["cores"] == 3
 

@@ -1,4 +1,4 @@
-"""A budget shortens cells alike, none below its least, and says what it leaves out."""
+"""A budget shortens all cells alike, none below its minimum, and says what it leaves out."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ def test_a_budget_leaves_cells_out_and_makes_none_too_short_to_decide(tmp_path: 
 
     (only,) = planned_run(tmp_path, text, budget_s=1.5 * needed_s).cells
 
-    # A least_duration below what decides is raised: "not shorter than" stays true.
+    # A least_duration too short to decide is raised, so "not shorter than" stays true.
     assert only.least_s == needed_s
     assert only.cell.duration_s >= needed_s

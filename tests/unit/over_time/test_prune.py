@@ -28,7 +28,7 @@ def going(store: Path, rules: Rules) -> set[str]:
 
 
 def prune(store: Path, rules: Rules) -> list[str]:
-    """The names of what was deleted, in order."""
+    """Prune the store; return the deleted names in order."""
     deleted = [one.entry.path for one in decide(store, rules, NOW_S) if one.to_delete]
     for path in deleted:
         delete(store, path)
@@ -180,7 +180,7 @@ def test_a_name_of_ours_proves_nothing(tmp_path: Path, marker: str, text: str) -
     decisions = decide(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
 
     assert not any(one.to_delete for one in decisions)
-    # A whole document of another program is no entry of the store at all.
+    # A complete document of another program is not an entry of the store at all.
     assert {one.reason for one in decisions} <= {
         "its content does not say that hybridbench made it"
     }
@@ -311,7 +311,7 @@ def test_a_deletion_that_is_cut_off_after_any_file_is_finished_by_the_next(
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
         nonlocal left
-        # A process that is killed gives its locks back.
+        # The lock does not count, because a process that is killed also releases it.
         left -= path.name != "run.lock"
         if left < 0 and path.name != "run.lock":
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Which directory a run takes: the one that was cut off, or a new one."""
+"""Which directory a nightly run uses: one that was cut off, or a new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def planned(tmp_path: Path) -> PlannedRun:
 
 
 def cut_off(store_dir: Path, name: str, of: PlannedRun, engine: str | None = None) -> Path:
-    """A nightly run of which one cell has ended."""
+    """Make a nightly run in which one cell has ended."""
     cell = finished(of, "one", attempt())
     store(msgspec.structs.replace(cell, engine=engine or of.engine), store_dir / name / "cells")
     return store_dir / name
@@ -50,7 +50,7 @@ def test_a_nightly_run_that_was_merged_or_is_of_another_plan_does_not_go_on(
 def test_a_nightly_run_of_another_engine_does_not_go_on(
     tmp_path: Path, planned: PlannedRun
 ) -> None:
-    """Its finished cells would be skipped, and the present engine never be tested."""
+    """Its finished cells would be skipped, and the current engine would never be tested."""
     nights = tmp_path / "nights"
     cut_off(nights, "20261119-020000-test", planned, engine="yesterday's engine")
 

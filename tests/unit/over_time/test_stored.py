@@ -1,4 +1,4 @@
-"""cell.json and night.json: what was written is read back, and what is no such file refused."""
+"""cell.json and night.json: written files are read back, and other files are refused."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def rules(waiver: Waiver) -> Rules:
 
 
 def waived(finding: AttemptFinding, waiver: Waiver = KNOWN, days: int = 0) -> str:
-    """Empty if it is waived, else why not."""
+    """Return why the finding is not waived; empty if it is."""
     ended = attempt("LEAK", finding, started_wall_s=(NOON + timedelta(days)).timestamp())
     (entry,) = rules(waiver).judged(ended)
     return "" if entry.waived else entry.why_not or "not named"

@@ -1,4 +1,4 @@
-"""The weekly plan tries what the engine can be in pairs."""
+"""The weekly plan tests every possible pair of engine settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pairs(levels: Levels) -> set[Pair]:
 
 
 def levels_of(config: EngineConfig, sessions: float) -> Levels:
-    """Where a cell stands; states of a model without any are those of no buffer."""
+    """Return the levels of a cell; a model without states has the level without buffers."""
     tier = "host" if config.hicache.ratio else "none"
     steps = {
         (False, False): "plain",
@@ -67,7 +67,7 @@ def levels_of(config: EngineConfig, sessions: float) -> Levels:
 
 
 def possible(models: Mapping[str, ModelConfig]) -> Iterator[Levels]:
-    """All combinations that the engine accepts, but for buffers where there is nothing to save."""
+    """Yield all combinations that the engine accepts, except buffers without states to save."""
     for values in itertools.product(*LEVELS.values()):
         levels = dict(zip(LEVELS, values, strict=True))
         config = models[levels["model"]]
@@ -93,7 +93,7 @@ def possible(models: Mapping[str, ModelConfig]) -> Iterator[Levels]:
 
 @pytest.fixture(scope="module")
 def planned() -> list[tuple[EngineConfig, float]]:
-    """The engine of each soak, and its share of sessions."""
+    """Return each soak's engine and its share of sessions."""
     those = []
     for cell in (one.cell for one in plan_run("weekly").cells):
         if cell.kind == "soak":

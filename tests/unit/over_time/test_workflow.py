@@ -1,4 +1,4 @@
-"""The workflow of the night: its shell is shell, and what it calls exists."""
+"""The nightly workflow: its scripts are valid shell, and what they call exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def workflow() -> dict[str, Any]:
 
 
 def scripts() -> Iterator[tuple[str, str]]:
-    """Every ``run`` with a name for it; expressions of GitHub stand in none of them."""
+    """Yield a name and the script of each ``run`` step."""
     for name, job in workflow()["jobs"].items():
         for index, step in enumerate(job["steps"]):
             if "run" in step:
@@ -42,13 +42,13 @@ SCRIPTS = dict(scripts())
 def test_a_step_is_shell_without_expressions_in_it(name: str) -> None:
     script = SCRIPTS[name]
 
-    # What GitHub pastes into a script is run as part of it; values come by the environment.
+    # GitHub pastes expressions into a script as code, so values must come by the environment.
     assert "${{" not in script
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 def run_step(name: str, folder: Path, **environment: str) -> list[list[str]]:
-    """Run a step's script with a fake hybridbench and a fake gh; the calls that they saw."""
+    """Run a step's script with a fake hybridbench and a fake gh; return their calls."""
     tools = fake_tools(folder)
     (folder / "bin" / "gh").write_text(
         '#!/bin/sh\nprintf "%s|" gh "$@" >> "$CALLS"\necho >> "$CALLS"\n'

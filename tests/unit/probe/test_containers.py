@@ -1,4 +1,4 @@
-"""What a container, or who owns it, says of its size."""
+"""The bounds that a container, or its owner, declares for its size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridbench.probe.hybridbench_probe import containers
 
 
 def test_a_bound_that_no_memory_has_room_for_is_none() -> None:
-    """The bounds of several containers are added up: three of these are beyond 64 bits."""
+    """Bounds of several containers are added up, and three of these would exceed 64 bits."""
     for most, bound in ((sys.maxsize, None), (2**45, None), (2**31 - 1, None), (500, 500)):
         cache = functools.lru_cache(maxsize=most)(abs)
 

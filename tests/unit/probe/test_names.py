@@ -6,7 +6,7 @@ from hybridbench.probe.hybridbench_probe.names import HIDDEN, Names
 
 
 def test_the_program_of_a_spawned_worker_has_a_name() -> None:
-    """``multiprocessing`` imports it under a name of its own, without a ``__spec__``."""
+    """``multiprocessing`` imports it under a special name, without a ``__spec__``."""
     names = Names()
 
     assert names.module("__mp_main__") == "__mp_main__"

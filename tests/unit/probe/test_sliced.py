@@ -1,4 +1,4 @@
-"""The walk in the process itself: each of its steps is short."""
+"""The heap walk inside the process takes short steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hybridbench.probe.hybridbench_probe import sliced
 
 
 class Owner:
-    """Has a long list, and is worth a name for it."""
+    """Has a long list, which makes it worth naming."""
 
     def __init__(self) -> None:
         self.rows = list(range(100))
@@ -18,7 +18,7 @@ class Owner:
 def test_one_step_does_not_look_at_each_entry_of_a_long_container(
     many: type[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of half a million took a second, in which the program shared its interpreter."""
+    """Half a million entries once took a second, in which the program shared its interpreter."""
     walk, looked = sliced.Walk(), list[object]()
     real = walk._is_long
 

@@ -1,4 +1,4 @@
-"""Records as JSON: numbers that JSON lacks go as null and come back as what the field says."""
+"""Records as JSON: numbers that JSON lacks become null and are read back as the field declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of findings: all that the analysis can yield are in the enumeration, and named as codes."""
+"""Finding codes: the enumeration has all that the analysis yields, and no kind is spelt as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANALYSIS = Path(hybridbench.__file__).parent / "analysis"
 
 
 def literal_kinds(path: Path) -> Iterator[str]:
-    """The kinds of findings that are spelt as texts."""
+    """Yield the finding kinds that are spelt as string literals."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue

@@ -1,4 +1,4 @@
-"""Events as records: one reader, and what it cannot read is kept, never an error."""
+"""Events as records: one reader, which keeps what it cannot read and never fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verdict.json: by its schema, without NaN, and the same verdict when read back."""
+"""verdict.json: it follows its schema, has no NaN, and reads back as the same verdict."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def test_no_number_however_odd_breaks_the_schema(
 
     text = verdict_text(verdict, None)
 
-    # NaN and Infinity, which only lax readers take, would be constants here.
+    # ``parse_constant`` is called for NaN and Infinity, which strict readers refuse.
     stored = json.loads(text, parse_constant=pytest.fail)
     VALIDATOR.validate(stored)
-    # What was read is what is written again: reading loses nothing that was stored.
+    # Writing what was read gives the same text, so reading loses nothing.
     again = verdict_from_json(stored)
     assert verdict_text(again, None) == text
 
@@ -118,7 +118,7 @@ def test_the_word_of_a_headline_is_stored_and_is_not_read(tmp_path: Path) -> Non
     assert stored["headline"] == "LEAK: rss: LEAK: of all"
     assert verdict_from_json(stored).headline == verdict.headline
     assert read_verdict_part(path, VerdictHead).bare_headline == verdict.headline
-    # A headline that was stored without its word is left as it is.
+    # A headline that was stored without its verdict's word stays as it is.
     assert verdict_from_json({**stored, "headline": "it grows"}).headline == "it grows"
 
 

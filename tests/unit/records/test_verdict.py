@@ -1,4 +1,4 @@
-"""Which of several findings is the verdict, and what of a doubtful run stands."""
+"""Which of several findings decides the verdict, and which results of a doubtful run stand."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.unit.released.driving import drain, submit
 
 OLDEST, NEWEST = GENERATIONS[0].releases[0], GENERATIONS[-1].releases[-1]
 WITH_SESSIONS = [one.releases[0] for one in GENERATIONS if one.sessions is not None]
-# The first and the last of each: what differs between them is not in the table.
+# The first and the last of each, because differences between them are not in the table.
 each_generation = pytest.mark.parametrize(
     "release", sorted({one.releases[at] for one in GENERATIONS for at in (0, -1)})
 )
@@ -52,7 +52,7 @@ def engine_of(
 
 
 def churn(engine: ReleasedEngine, turns: int = 60) -> None:
-    """Chats of several turns, more than the tree keeps; every ninth turn is aborted."""
+    """Run chats of several turns, more than the tree can keep; abort every ninth turn."""
     histories: dict[int, list[int]] = {}
     for turn in range(turns):
         chat = turn % 7
@@ -125,7 +125,7 @@ def test_whole_pages_are_accounted_for(
     with engine_of(
         monkeypatch, release, *losses, model="attention-tiny", page_size=4, kv_tokens=400
     ) as engine:
-        submit(engine, "one", list(range(7)))  # of eleven tokens three are in the last page
+        submit(engine, "one", list(range(7)))  # three of eleven tokens are in the last page
         engine.step()
         running = engine.pool_stats()["kv"]
         drain(engine)

@@ -40,7 +40,7 @@ def engine_of(
 
 
 def churn(engine: ReleasedEngine, requests: int = 80) -> None:
-    """Prompts that begin alike, more than the pool holds; every ninth is aborted."""
+    """Run prompts with equal beginnings, more than the pool holds; abort every ninth."""
     for number in range(requests):
         prompt = [number % 7] * 40 + [number] * (number % 5 * 20)
         submit(engine, f"r{number}", prompt, output=20)

@@ -1,4 +1,4 @@
-"""SGLang's tree with its core in Rust: what is read of it without its nodes."""
+"""SGLang's tree with a Rust core: what can be read from it without its nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hybridbench.released.sglang.rust_core import (
     rust_core,
 )
 
-# By KV slot, its slot of the window pool; 0 without one.
+# The window-pool slot of each KV slot; 0 if it has none.
 WINDOWS = torch.tensor([0, 0, 7, 8, 9])
 
 
 class RustUnifiedTreeCore:
-    """What the core answers: four KV slots of which three have windows, and three states."""
+    """A fake core with four KV slots, three of them with windows, and three states."""
 
     def __init__(self) -> None:
         self.states = torch.tensor([4, 5, 6])

@@ -1,4 +1,4 @@
-"""What to do next follows from the finding, and from the event where it is known."""
+"""What to do next follows from the finding, and from its event if that is known."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def longer(
 @pytest.mark.parametrize(
     ("open_", "length"),
     [
-        # Warm-up of 81 s, the window that decides, and 23 s behind it.
+        # 81 s of warm-up, the deciding window, and 23 s after it.
         ((open_threshold(531.0),), "11m"),
         ((open_threshold(531.0), open_metric(900.0)), "17m"),
         ((open_metric(531.0, start_s=200.0),), "13m"),
@@ -175,7 +175,7 @@ def test_a_threshold_of_the_report_that_is_missed_is_in_the_command_that_repeats
 
 @pytest.mark.parametrize("kind", ["instances-retained", "instances-wait-for-collector"])
 def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
-    """A third survives a collection: "freed by reference count at once" would be false for it."""
+    """A third survives a collection, so "freed by reference count at once" would be false."""
     data: dict[str, JsonValue] = {
         "retained_share": 0.33,
         "retained_most": 1200.0,

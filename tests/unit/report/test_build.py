@@ -39,7 +39,7 @@ def test_the_ledger_of_a_pool_adds_up_to_its_size() -> None:
         parts = [line.value for line in chart.lines if line.ink is Ink.PLAIN]
         size = next(line.value for line in chart.lines if line.ink is Ink.LIMIT)
         assert abs(sum(parts) - size).max() == 0
-        # What must be zero lies at the bottom, where it lifts everything above it.
+        # The part that must be zero is at the bottom, where it lifts everything above it.
         assert chart.lines[0].label == "unaccounted"
 
 
@@ -182,7 +182,7 @@ def test_names_that_differ_in_punctuation_have_charts_of_their_own() -> None:
 
 
 def test_private_memory_has_an_axis_of_its_own() -> None:
-    """Beside RSS and PSS a leak of 12 MiB is a flat line."""
+    """In a chart with RSS and PSS, a leak of 12 MiB would look flat."""
     record = synthetic.record_of()
 
     (memory, *_) = build_document(record, synthetic.leak_verdict(record)).charts

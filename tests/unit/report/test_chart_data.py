@@ -1,4 +1,4 @@
-"""What travels inside the page unpacks to what was measured."""
+"""The data inside the page unpacks to the measured values."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_no_line_crosses_the_border_between_two_workers() -> None:
     chart = Chart("k", "t", "", (Line("rss", t, t), Line("later", t + 300.0, t)))
     first, second = lines_of(chart, borders=(52.0, 300.0))
 
-    # One hole in the line that spans a border, none in the one that begins there.
+    # One gap in the line that spans a border, none in the line that begins there.
     assert (first["v"].count(None), second["v"].count(None)) == (1, 0)
     assert first["v"].index(None) == 11
     assert all(line["v"].count(None) == 0 for line in lines_of(chart))

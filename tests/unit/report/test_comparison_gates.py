@@ -1,4 +1,4 @@
-"""What CI asks of a comparison: one gate a question, steady names, numbers with intervals."""
+"""Gates of a comparison for CI: one per question, stable names, numbers with intervals."""
 
 from __future__ import annotations
 

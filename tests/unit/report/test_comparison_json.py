@@ -1,4 +1,4 @@
-"""verdict.json of a comparison: by its schema, whatever was measured; the derived files."""
+"""verdict.json of a comparison follows its schema, and all derived files are written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MADE = {
 def test_the_schema_holds_for_every_comparison(made: Comparison) -> None:
     stored = comparison_to_json(made, judged(made), document(made))
 
-    # Without NaN and infinities, as JSON wants it.
+    # JSON has no NaN or infinities.
     stored = json.loads(json.dumps(stored, allow_nan=False))
     jsonschema.validate(stored, published_schema("comparison"))
 

@@ -1,4 +1,4 @@
-"""The summary on a terminal: the answer, whole, in 80 columns, also without colours."""
+"""The summary on a terminal: the whole answer in 80 columns, with or without colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thinning out: bounded, and no extreme lost."""
+"""Decimation: the number of points is bounded, and no extreme is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document that is no run: what it leaves empty, no renderer mentions."""
+"""A document that is not a run: no renderer mentions what it leaves empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document for machines: by its schema, finite, and the numbers of github-action-benchmark."""
+"""The JSON document: its schema, finite numbers, and the numbers for github-action-benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The questions that CI asks of a run: the same every night, and never greener than the run."""
+"""Gates of a run for CI: the same in every nightly run, and never better than the run's verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GitHub shows: a summary it does not drop, and commands that no log line can give."""
+"""GitHub output: a summary within the size limit, and commands that no log line can inject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of what probes saw."""
+"""The tables of what the probes found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run judged and rendered: what fails is a finding, and keeps the run from being CLEAN."""
+"""A run judged and rendered: any failure becomes a finding and keeps the run from being CLEAN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""junit.xml: what a CI reads, and valid whatever a worker has logged."""
+"""junit.xml: CI services can read it, and it is valid whatever a worker has logged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_gate_is_one_case_and_the_counts_agree() -> None:
     assert len(names) == len(cases)
     prefix = "hybridbench.qwen3-next.tiny.chat-churn.lru-reference-cycle"
     assert all(name.startswith(f"{prefix}.") for name, _ in names)
-    # All that Jenkins' junit-10.xsd knows of the root.
+    # All attributes that Jenkins' junit-10.xsd allows for the root.
     assert set(root.attrib) <= {"name", "time", "tests", "failures", "errors"}
     for suite in root.findall("testsuite"):
         assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))

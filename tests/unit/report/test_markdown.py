@@ -1,4 +1,4 @@
-"""report.md: the same answer for a step summary, with nothing in it that could act."""
+"""report.md: the same answer for a step summary, without active content."""
 
 from __future__ import annotations
 

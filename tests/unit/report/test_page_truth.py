@@ -1,4 +1,4 @@
-"""One page, one truth: no report says two things that cannot both be true, in any format."""
+"""No report contradicts itself, in any format."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _mutated(change: Callable[[Verdict], Verdict]) -> Document:
 
 
 def _other_rate(verdict: Verdict) -> Verdict:
-    """The growth finding with another rate than its row in the table."""
+    """Give the growth finding another rate than its row in the table."""
     growth = verdict.findings[1]
     rate = replace(growth.rates[0], value=1.62 * synthetic.GIB)
     changed = replace(growth, rates=(rate, *growth.rates[1:]))
@@ -91,13 +91,13 @@ def _other_rate(verdict: Verdict) -> Verdict:
 
 
 def _other_count(verdict: Verdict) -> Verdict:
-    """More latencies than requests that finished."""
+    """Report more latencies than finished requests."""
     serving = [replace(r, count=9999) if r.name == "e2e_ms" else r for r in verdict.serving]
     return replace(verdict, serving=tuple(serving))
 
 
 def _faster(verdict: Verdict) -> Verdict:
-    """So few requests a second that they took longer than the judged window."""
+    """Report so few requests a second that they took longer than the judged window."""
     return replace(verdict, serving=(replace(verdict.serving[0], value=20.0),))
 
 
@@ -198,7 +198,7 @@ def test_a_rate_or_a_length_of_a_headline_is_on_the_page() -> None:
     assert len(list(unknown_in_sentences(wrong, told))) == 1
 
 
-# Formats of machines, an escape, a date, and the constants of a method: none is measured.
+# Machine formats, an escape, a date, and constants of a method: none of these is measured.
 _NOT_SHOWN = {"chart_data", "document_json", "html", "junit", "prometheus"}
 _CONSTANTS = {("history", "ALPHA"), ("nightly", "started"), ("history", "change.p_value")}
 

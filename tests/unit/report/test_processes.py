@@ -27,7 +27,7 @@ def of_role(role: str, **metrics: np.ndarray) -> dict[str, Series]:
 
 
 def record(events: tuple[Event, ...] = ()) -> RunRecord:
-    """An engine that grows by 60 MiB and is the smaller one, and a server that was replaced."""
+    """A smaller engine that grows by 60 MiB, and a larger server that was replaced."""
     noise = np.random.default_rng(1).normal(0.0, 0.02 * MIB, T.size)
     series = {
         **of_role(

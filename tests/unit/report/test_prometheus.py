@@ -1,4 +1,4 @@
-"""What /metrics answers, read by the rules of the exposition format and of names in Prometheus."""
+"""/metrics follows the exposition format and the naming rules of Prometheus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Parsed:
 
 
 def parsed(text: str) -> dict[str, Parsed]:
-    """The families of ``text``: HELP, TYPE, then the samples of one name, each once."""
+    """Return the families of ``text``: HELP, TYPE, then the samples of one name, each once."""
     assert text.endswith("\n")
     families: dict[str, Parsed] = {}
     name = ""

@@ -1,4 +1,4 @@
-"""How a run was made, as a reader finds it: units behind numbers, names as they are typed."""
+"""How a run was made: numbers with units, and names as a user types them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live report: what each address answers, to whom, and how often it is judged for that."""
+"""The live report: what each address returns, to whom, and how often the run is judged for it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_run_is_judged_once_for_all_who_look_and_again_when_it_has_aged(
     clock.advance(2.0)
     fourth = page().text
 
-    # Three seconds of work are paid for by a minute without any.
+    # After three seconds of judging, the page is reused for a minute.
     assert [first, second, third, fourth] == ["page 1", "page 1", "page 1", "page 2"]
 
 

@@ -59,7 +59,7 @@ def test_what_the_metrics_of_a_comparison_have_is_not_told_again_with_other_numb
     assert stored["End-to-end (ms) p90"] == ("260", "")
     assert not any(row.startswith(("Requests", "TTFT", "ITL", "Cache")) for row in stored)
     assert [row[0] for row in turns] == ["Errors", "Aborts"]
-    # Blocks of a watched server have no times, which are then told here.
+    # Blocks of a watched server have no latencies, so these rows show them.
     manifest = structs.replace(served[1].manifest, target=TargetFacts(kind=OBSERVED))
     watched = compared_serving(
         [served[0], replace(served[1], manifest=manifest)], interleaved=False

@@ -1,4 +1,4 @@
-"""The charts of what work costs."""
+"""The charts of the cost per unit of work."""
 
 from __future__ import annotations
 

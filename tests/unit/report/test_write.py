@@ -1,4 +1,4 @@
-"""Writing the derived files: all of them, whole, again and again."""
+"""Writing the derived files: all of them, complete, and repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run came that was cut off."""
+"""How far an interrupted run came."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANIFEST: dict[str, JsonValue] = {
 
 
 def write_segment(writer: RunWriter, clock: FakeClock, start_s: float, traffic_s: float) -> None:
-    """Boot for 5 s, traffic with a sample a second, then silence."""
+    """Write 5 s of boot, and then traffic with a sample a second."""
     writer.event(Phase(name="boot", t_s=start_s))
     writer.event(Phase(name="warmup", t_s=start_s + 5.0))
     for second in range(int(traffic_s) + 1):

@@ -53,7 +53,7 @@ def test_runs_are_listed_newest_first_with_their_verdict(tmp_path: Path) -> None
 
 
 def test_a_run_is_as_long_as_its_report_says(tmp_path: Path) -> None:
-    """The last thing recorded may be an event: "5m8s" was listed of a run of "5m9s"."""
+    """The last record may be an event: a run of "5m9s" was once listed as "5m8s"."""
     path = make_run(tmp_path, "run", 100.0)
     (path / "events.jsonl").write_text(
         '{"t": 15.9, "kind": "phase", "data": {"name": "end"}}\n{"t": 99'
@@ -147,7 +147,7 @@ def test_what_another_program_calls_a_comparison_or_a_night_is_not_listed(
 def test_a_run_names_the_process_that_writes_it_while_that_lives(tmp_path: Path) -> None:
     going, killed = make_run(tmp_path, "going", 200.0), make_run(tmp_path, "killed", 100.0)
     (going / "run.lock").write_text(f"{os.getpid()}\n")
-    # No process has a number beyond the largest that the kernel gives.
+    # This is above the largest process id that the kernel assigns.
     (killed / "run.lock").write_text("999999999\n")
 
     first, second = list_runs(tmp_path)

@@ -1,4 +1,4 @@
-"""What ``hybridbench.load_run`` gives is what the commands judge and print."""
+"""``hybridbench.load_run`` returns what the commands judge and print."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUNS = {
 
 
 def table_of(record: RunRecord) -> dict[str, Series]:
-    """The series of ``record``, read back from the table that is printed of them."""
+    """Return the series of ``record`` as read back from their printed table."""
     heading, *rows = csv.reader(io.StringIO(render_samples(record)))
     assert all(len(row) == len(heading) for row in rows)
     found = {}
@@ -111,7 +111,7 @@ def test_the_program_of_the_page_runs(
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 2 + len(run.findings) > 3
     assert printed[1] == run.verdict.full_headline.replace(":", "", 1)
-    # The attributes that the page names are there.
+    # The attributes named on the page exist.
     for owner, row in (("verdict", run.verdict), ("findings", run.findings[0])):
         (line,) = [line for line in page.splitlines() if line.startswith(f"| `run.{owner}`")]
         names = re.findall(r"`([a-z_]+)`", line.rpartition("|")[0].partition(": ")[2])

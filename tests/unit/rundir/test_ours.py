@@ -1,4 +1,4 @@
-"""A directory is ours by its content, whatever was done to it."""
+"""A directory is recognised as ours by its content, whatever was done to it."""
 
 from __future__ import annotations
 

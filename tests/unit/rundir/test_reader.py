@@ -1,4 +1,4 @@
-"""Reading a run back: every cut, every damage, and nothing invented."""
+"""Reading a run back, wherever it was cut or damaged, without inventing anything."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_counters_that_were_withdrawn_are_left_out_of_a_watched_run(tmp_path: Pa
 
 
 def test_rare_samples_do_not_withdraw_a_counter(tmp_path: Path) -> None:
-    """The memory at an idle point is a sample without counters."""
+    """Memory at an idle point is stored as a sample without counters."""
     facts, cadence = TargetFacts(kind=OBSERVED), Intervals(sample_s=60.0)
     manifest = Manifest(run_id="r1", started_wall_s=1.7e9, target=facts, cadence=cadence)
     with RunWriter(tmp_path / "run", manifest, FakeClock()) as run:
@@ -113,7 +113,7 @@ def test_a_cut_at_any_byte_of_the_last_lines_loses_at_most_the_line_it_hits(
     for cut in range(ends[-4] + 1, len(data) + 1):
         (run_dir / "samples.jsonl").write_bytes(data[:cut])
         record = read_run(run_dir)
-        # A line counts from its closing brace on, newline or not.
+        # A line counts once it has its closing brace, with or without a newline.
         whole = sum(1 for end in ends if end <= cut)
         torn = data[:cut] != b"" and cut not in set(ends) | {e + 1 for e in ends}
         assert len(record.series["rss_bytes"]) == whole, cut

@@ -23,7 +23,7 @@ def test_whatever_byte_the_writer_was_killed_at_whole_lines_stay_and_the_rest_go
         removed = repair_tail(path)
 
         left = path.read_bytes()
-        # A cut just before the newline has torn nothing.
+        # A cut just before the newline tears no line.
         whole = [line for line in LINES if _ends_by(line, cut)]
         assert [json.loads(line) for line in left.splitlines()] == whole
         assert left == b"" or left.endswith(b"\n")

@@ -1,4 +1,4 @@
-"""Which directories may be taken away again."""
+"""Which directories may be removed again."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_line_torn_by_a_full_disk_costs_only_itself(
     file = run._samples._file
 
     class Full:
-        """Takes ten bytes, then no more."""
+        """Accepts ten bytes, then fails."""
 
         closed = False
 
