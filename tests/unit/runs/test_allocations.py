@@ -1,4 +1,4 @@
-"""The last step of a diagnosed run: when it is taken, and what becomes of it."""
+"""The allocation record, the last step of a diagnosed run: when it is made, and its outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SITE = CallSite(4096, 3, ("keep (engine.py:7)", "step (engine.py:1)"))
 
 
 class Tracked(Resting):
-    """Answers requests for a record with ``error``."""
+    """Replies to every request for an allocation record, with ``error``."""
 
     error = ""
 

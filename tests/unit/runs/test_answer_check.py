@@ -1,4 +1,4 @@
-"""A soak's answers recomputed: the share of a core, repeated suspects, what is left out."""
+"""Recomputing a soak's answers: the share of a core, repeated suspects, what is left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY = m.ReferenceReady("qwen3_next", layers=4, hidden_size=128, sliding_window
 
 @dataclass
 class FakeReference(FakeTarget):
-    """Computes each answer in ``cpu_s`` seconds; its distance is what ``distance`` says of it."""
+    """A reference that takes ``cpu_s`` for each answer and replies with its ``distance``."""
 
     clock: FakeClock
     distance: Callable[[m.Recompute], float] = lambda asked: 0.0
@@ -181,7 +181,7 @@ def test_while_the_run_goes_on_the_reference_has_a_twentieth_of_a_core_with_its_
         clock.sleep(1.0)
         check.pump()
         used_s = reference._used_s
-        # One answer may be under way when the share is used up.
+        # One answer may be in progress when the share is used up.
         shares.append((used_s - reference.cpu_s) / second)
 
     check.finish(0.0, lambda: True)
@@ -202,11 +202,11 @@ FIRST, SECOND = Trait.ENDED_ADMISSION, Trait.REUSED_TREE
 @pytest.mark.parametrize(
     ("prompt", "cached", "inherits"),
     [
-        # The wrong one reused 2 tokens, so that the third is the first of its own.
+        # The wrong answer reused 2 tokens, so it computed the third one itself.
         ([1, 2, 3, 9], 3, True),
         ([1, 2, 3, 9], 2, False),
         ([1, 2, 8, 9], 3, False),
-        ([1, 2, 3, 4, 5, 6, 9], 6, True),  # of its answer, too
+        ([1, 2, 3, 4, 5, 6, 9], 6, True),  # also of its output
         ([1, 2, 3, 9], 0, False),
     ],
 )
@@ -255,7 +255,7 @@ def test_whom_a_wrong_answer_goes_on_from_is_compared_soon_and_has_no_part_in_tr
     found = check.finish(10.0, lambda: False)
 
     prompts = [asked.prompt for asked in reference.asked]
-    # A wrong answer is computed three times, and one that is drawn may come between.
+    # A wrong answer is computed three times, and a randomly drawn one may come between.
     assert prompts.index(maker.prompt) - prompts.index(heir.prompt) <= 4
     assert found.wrong_answers == 2
     assert found.wrong_first == 0
@@ -276,7 +276,7 @@ def test_where_time_is_short_those_with_rare_traits_are_compared_first() -> None
     found = check.finish(4.0, lambda: False)
 
     places = [len(asked.prompt) // 4 - 14 for asked in reference.asked]
-    # Every second one, of both traits alike, until none is left; drawn, ten of 400 would be one.
+    # Half of those compared have a rare trait, until all ten are done; chance would pick about one.
     assert 18 < len(places) < 25
     assert sum(place // 5 in {20, 60} for place in places) == 10
     assert abs(found.right_for[Trait.RETRACTED] - found.right_for[Trait.LOADED_BACK]) <= 1

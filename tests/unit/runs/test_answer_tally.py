@@ -1,4 +1,4 @@
-"""What is counted of answers and of those that they go on from."""
+"""Counts of answers and of those that they continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(
 
 
 def lineages(wrong: Sequence[FinishedAnswer], right: Sequence[FinishedAnswer]) -> list[Lineages]:
-    """Of answers that neither go on from a wrong one nor were chosen."""
+    """Return the lineages of answers that are no heirs and were not chosen for a trait."""
     first = Kind(heir=False)
     found = answer_tally.lineages([(a, first) for a in wrong], [(a, first) for a in right])
     return list(found)

@@ -80,7 +80,7 @@ def test_requests_that_only_a_server_gets_are_refused_by_their_key(name: str) ->
     with pytest.raises(ConfigError, match=f"profile {name}: {OF_SERVERS[name]} is for .* --url"):
         await_ready(FakeTarget(clock), plan, Interrupts())
 
-    # A server that is started with the profile has its pools, and no traffic.
+    # A server started with the profile has its pools, but none of its traffic.
     assert load_profile(name).for_replay().of_servers_alone == ""
 
 

@@ -1,4 +1,4 @@
-"""A soak goes on beyond its planned time until its verdict is decided, or until its limit."""
+"""A soak continues beyond its planned time until its verdict is decided, or until its limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPEN, CLEAN, FAILS = VerdictKind.INCONCLUSIVE, VerdictKind.CLEAN, None
 
 @dataclass
 class ScriptedLooks:
-    """Each look takes a second and says what is next in the script; the last word is repeated."""
+    """Each look takes a second and returns the next verdict in the script; the last one repeats."""
 
     clock: Clock
     script: Sequence[VerdictKind | None]
@@ -66,7 +66,7 @@ def run(*script: VerdictKind | None, limit_s: float = 600.0) -> tuple[FakeSoak, 
 
 
 def traffic_s(soak: FakeSoak) -> float:
-    """When the last drain began; traffic begins at 0."""
+    """Return when the last drain began; traffic begins at 0."""
     return [phase.t_s for phase in soak.sink.all_events(Phase) if phase.name == "drain"][-1]
 
 
@@ -105,7 +105,7 @@ def test_checkpoints_and_samples_keep_their_cadence_in_an_extension() -> None:
 
     times = [checkpoint.t_s for checkpoint in soak.sink.all_events(Checkpoint)]
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    # One just before the planned end gives way, whether or not the run goes on.
+    # A checkpoint just before the planned end is skipped, whether or not the run is extended.
     assert sum(gap > 21.0 for gap in gaps) <= 1
     assert max(gaps) <= 41.0
     sampled = [t for t, _, _ in soak.sink.samples]

@@ -1,4 +1,4 @@
-"""What a run makes of the reports of its load client."""
+"""What a run concludes from the reports of its load client."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def report(submitted: int, refused: int, in_flight: int = 0) -> LoadReport:
 @pytest.mark.parametrize(
     ("reports", "lost_for_s"),
     [
-        # Nothing but refusals, with a request on the way now and then.
+        # Nothing but refused connections, with a request in flight now and then.
         ([(100, 0, 4), (104, 4, 4), (105, 5, 4), (107, 6, 5), (108, 8, 4)], 40.0),
-        # One was answered.
+        # One request was answered.
         ([(100, 0, 4), (104, 4, 4), (105, 5, 4), (106, 5, 4), (107, 6, 4)], 10.0),
-        # A server that is slow refuses nothing; and one that nobody asks.
+        # A slow server that refuses nothing; a server that gets no requests.
         ([(100, 0, 4), (100, 0, 4), (100, 0, 4), (100, 0, 4)], 0.0),
         ([(100, 3, 0), (100, 3, 0), (100, 3, 0), (100, 3, 0), (100, 3, 0)], 0.0),
     ],

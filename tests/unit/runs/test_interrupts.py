@@ -22,7 +22,7 @@ from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_i
 def test_the_first_signal_is_noted_and_the_second_raises(
     number: signal.Signals, code: ExitCode
 ) -> None:
-    # A CI that runs its jobs in the background leaves some of these ignored.
+    # Background jobs, as some CI services run them, start with some of these signals ignored.
     inherited = signal.signal(number, signal.SIG_DFL)
     try:
         with handled_interrupts() as interrupts:

@@ -1,4 +1,4 @@
-"""When a leak is diagnosed, what is asked in which stage, how a person can hold it up."""
+"""When a leak is diagnosed, what each stage requests, and how a person can pause it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_comes_back_is_told_in_the_order_of_the_shorter_reclaim_too() -> No
     soak, _, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN))
     steps.run()
 
-    # rest 1000, trim 900; collect 800, flush 700: each gave 100.
+    # 1000 idle, 900 after trim, 800 after collect, 700 after flush: each step released 100.
     (given,) = soak.sink.all_events(Reclaim)
     assert given == Reclaim(1000, 900, 800, 700, t_s=given.t_s)
 
@@ -109,7 +109,7 @@ def test_a_leak_is_held_between_looking_and_destroying_and_the_worker_is_kept_al
     assert any("py-spy dump --pid 4242" in note for note in soak.view.notes)
     kinds = [type(message).__name__ for message in target.posted]
     _, looked, destroyed = (index for index, kind in enumerate(kinds) if kind == "Diagnose")
-    # One word every few seconds, or it would be given up as hung.
+    # At least one message every 30 s; otherwise the worker would be given up as hung.
     assert kinds[looked:destroyed].count("Counters") >= 600 / 30
     assert "diagnosis" in soak.sink.kinds()
 

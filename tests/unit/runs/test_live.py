@@ -61,7 +61,7 @@ def test_a_view_whose_reader_died_goes_silent_and_the_run_goes_on(ui: str) -> No
             view.update(make_status())
         view.close()
 
-        # The pipe is left: what others write to the same stream goes nowhere, and fails nowhere.
+        # The pipe is no longer used: what others write to the same stream is lost without an error.
         stream.write("the last words\n" * 10_000)
     assert isinstance(view, LastingView)
     assert type(view.shown) is View
@@ -89,7 +89,7 @@ def test_lines_come_with_a_phase_and_then_now_and_then_only() -> None:
     status = make_status()
     for second in range(600):
         status.elapsed_s = float(second)
-        # Checkpoints come and go without a line of their own.
+        # Checkpoints do not get lines of their own.
         status.phase = "drain" if second % 20 == 5 else "steady"
         view.update(status)
 

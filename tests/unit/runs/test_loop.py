@@ -244,7 +244,7 @@ def test_each_diagnosis_answers_the_request_with_its_number() -> None:
 
 
 class TwoClocks(FakeClock):
-    """Its wall clock can be set."""
+    """A fake clock whose wall clock can be set."""
 
     ahead_s = 0.0
 

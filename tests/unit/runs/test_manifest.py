@@ -44,7 +44,7 @@ def test_the_limits_and_the_coverage_are_those_of_this_runs_length() -> None:
 
     assert profile.limits is not None
     assert profile.limits_as_planned == {"rss_anon_swap_bytes": 270 * 2**20}
-    # A run that is extended is held to the limits of the length that it reached.
+    # An extended run must meet the limits for the length that it reached.
     assert profile.limits[3] == {"from_s": 300.0, "rss_anon_swap_bytes": 110 * 2**20}
     plan = make_plan(duration_s=120.0)
     assert profile.assert_coverage == plan.profile.coverage_minimums(120.0)

@@ -1,4 +1,4 @@
-"""What a dry run says before anything runs, worked out from a worker that only pretends."""
+"""What a dry run prints, built from the messages of a worker that never ran."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_heap_scan_that_does_not_work_is_warned_of() -> None:
 
 
 class StartedError(Exception):
-    """Everything before the worker was accepted."""
+    """Everything up to the start of the worker was accepted."""
 
 
 @pytest.fixture

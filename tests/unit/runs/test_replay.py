@@ -24,7 +24,7 @@ from tests.unit.runs.test_soak import fake_soak
 
 
 def shown(run_dir: Path, lasts_s: float = 15.0) -> tuple[list[RunStatus], FakeClock]:
-    """What a view gets to see, update by update, and the clock that it took."""
+    """Return the statuses that a view receives, and the clock of the replay."""
     seen: list[RunStatus] = []
     clock = FakeClock()
     view = FakeView(lambda status: seen.append(copy.deepcopy(status)))
@@ -63,7 +63,7 @@ def test_what_the_heap_scans_and_the_engine_said_is_shown_when_it_came(tmp_path:
         writer.event(Phase("warmup", "warmup", t_s=1.0))
         for second in (2.0, 4.0, 6.0, 8.0):
             writer.sample(second, "steady", {"rss_anon_swap_bytes": 1e8, "probe_stop_s": 0.5})
-        # Of the moment of its fork, and stored once it had an answer.
+        # A heap scan's sample has the time of its fork, but is stored when its answer arrives.
         leaked = InstanceCount(live=9, expected=4)
         parts = {"live": leaked.live, "expected": leaked.expected, "stray": leaked.stray}
         counted = {f"instances.TreeNode.{part}": float(n) for part, n in parts.items()}
@@ -112,7 +112,7 @@ def test_the_recording_shows_the_leak_that_its_series_have() -> None:
     assert last.checkpoints == len([e for e in record.events if isinstance(e, Checkpoint)])
     assert last.private_bytes == series["rss_anon_swap_bytes"].value[-1]
     assert last.suspicion
-    # Half a minute after the first heap scan at the latest, as in the run itself.
+    # At most half a minute after the first heap scan, as in the run itself.
     first = next(status for status in seen if status.suspicion)
     assert first.elapsed_s < series["gc_collectible_bytes"].t_s[0] + 30.0
     slope = last.slope.fit()

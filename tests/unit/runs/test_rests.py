@@ -1,4 +1,4 @@
-"""Quiet checkpoints that flush, stay idle, or end the run early."""
+"""Idle checkpoints that flush the cache, stay idle, or end the run early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan in a manifest that somebody changed: refused in one sentence before anything runs."""
+"""A manifest whose plan was edited is refused in one sentence before anything runs."""
 
 from __future__ import annotations
 

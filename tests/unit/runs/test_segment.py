@@ -1,4 +1,4 @@
-"""What makes two processes one run, and what forbids it."""
+"""When two processes form one run, and what prevents it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A soak from outside: what is left of one that did not begin, and that one with a sample ends with
-a verdict whatever fails.
-"""
+"""Whole soaks: what is left of one that did not begin; with a sample, there is always a verdict."""
 
 from __future__ import annotations
 
@@ -83,7 +81,7 @@ Serve = Callable[..., tuple[Path, int]]
 
 
 def fake_soak(store: Path, patch: pytest.MonkeyPatch, target: FakeTarget | None = None) -> Path:
-    """The run directory of a soak of a fake worker."""
+    """Run a soak of a fake worker; return its run directory."""
     clock = FakeClock()
     if target is None:
         target = FakeTarget(clock)
@@ -99,11 +97,11 @@ def fake_soak(store: Path, patch: pytest.MonkeyPatch, target: FakeTarget | None 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serve:
-    """Runs a soak of a fake worker and judges it: the run directory, the exit code."""
+    """Return a function that soaks and judges a fake worker: its run directory and exit code."""
 
     def run(target: FakeTarget | None = None) -> tuple[Path, int]:
         run_dir = fake_soak(tmp_path / "store", monkeypatch, target)
-        # The charts of a page take longer than all else, and show nothing of an end.
+        # Charts take longer than everything else, and these tests do not need them.
         monkeypatch.setattr(write, "render_html", lambda _: "")
         return run_dir, render(run_dir)
 
@@ -112,7 +110,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serve:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that is judged again and again."""
+    """The directory of a run that several tests judge."""
     with pytest.MonkeyPatch.context() as patch:
         return fake_soak(tmp_path_factory.mktemp("store"), patch)
 
@@ -160,7 +158,7 @@ def test_a_hung_worker_that_outlives_a_kill_is_crashed_with_a_note(
 
 
 def _after_a_sample(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop meets ``error`` with its sixth sample."""
+    """Make the loop raise ``error`` with its sixth sample."""
     finish, samples = Sampler.finish, 0
 
     def fail(self: Sampler, values: dict[str, float]) -> dict[str, float]:

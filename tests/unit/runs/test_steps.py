@@ -1,4 +1,4 @@
-"""The course of a soak, on a clock that costs nothing."""
+"""The steps of a soak, on a fake clock."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_an_engine_that_finishes_nothing_after_a_failed_drain_is_not_waited_for_
     soak.target.service_s = 10_000.0
     soak.steps.run()
 
-    # One drain in full at the first checkpoint; the one at the end is cut short, and is no news.
+    # A full drain at the first checkpoint; the one at the end is cut short and not reported.
     notes = [note.text for note in soak.sink.all_events(Note)]
     assert len([text for text in notes if "draining" in text]) == 1
     assert soak.target.count(m.Drain) == 2
@@ -158,16 +158,16 @@ def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> N
         soak.steps.run()
 
     assert lost.value.reason == "hang"
-    # A heap scan that was asked for meanwhile had half a minute to hold the engine.
+    # A heap scan requested meanwhile was allowed to stop the engine for half a minute.
     assert soak.loop.context.recorder.now_s == pytest.approx(54.0, abs=4.0)
-    # While it said nothing the kernel's view of it went on being sampled.
+    # While it was silent, the kernel's numbers were still sampled.
     late = [values for t_s, _, values in soak.sink.samples if t_s > 25]
     assert len(late) >= 5
     assert not any("events.finishes" in values for values in late)
 
 
 def test_a_worker_that_is_starved_or_stopped_for_two_minutes_is_not_hung() -> None:
-    """What it could have run meanwhile is less than the watchdog's limit."""
+    """The time in which it could have run is below the watchdog's limit."""
     soak = make_soak(make_plan(duration_s=400.0))
     begun_s = soak.clock.monotonic_s()
 

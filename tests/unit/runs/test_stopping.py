@@ -1,4 +1,4 @@
-"""Ending a run before its time."""
+"""Ending a run early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAK = a_finding("residual", VerdictKind.LEAK, "mamba", "3 state slots are missi
 
 @dataclass
 class FakeLooks:
-    """Every look takes a second and finds what ``findings`` holds."""
+    """Every look takes a second and finds ``findings``."""
 
     clock: FakeClock
     findings: tuple[Finding, ...] = ()
@@ -46,7 +46,7 @@ class FakeLooks:
 
 @dataclass
 class Machine:
-    """How much is left of everything."""
+    """A source of headroom, for memory or for disk."""
 
     left_bytes: int = 8 * GIB
 
@@ -63,7 +63,7 @@ class Setting:
     stopper: Stopper
 
     def run(self, seconds: float) -> StoppedEarly | None:
-        """Turn four times a second, as the loop does."""
+        """Check four times a second, as the loop does; return the reason to stop, or None."""
         for _ in range(int(4 * seconds)):
             self.clock.advance(0.25)
             stop = self.stopper.check(self.clock.monotonic_s())
@@ -94,7 +94,7 @@ def test_a_leak_that_stands_over_two_looks_ends_the_run() -> None:
     assert stop is not None
     assert (stop.reason, "3 state slots" in stop.text) == ("leak", True)
     assert len(soak.looks.started_s) >= 2
-    # Never in the first ten minutes: a short run is worth its whole length.
+    # Never in the first ten minutes, because a short run uses its whole length.
     assert soak.looks.started_s[0] >= 600.0
     assert soak.clock.monotonic_s() < 2000.0
 

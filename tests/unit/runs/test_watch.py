@@ -1,4 +1,4 @@
-"""The course of a watched run, on a clock that costs nothing."""
+"""The steps of a watched run, on a fake clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PID = 4242
 
 
 class AtOnce(Executor):
-    """Does what it is given before it returns."""
+    """Runs each call before ``submit`` returns."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -61,9 +61,9 @@ class AtOnce(Executor):
 
 @dataclass
 class Server:
-    """A target of one process, its metrics page, its load and its probe, in one.
+    """A target of one process, together with its metrics page and its probe.
 
-    While the load is on it answers ten requests a second, and keeps one object of each.
+    While the load is on, it answers ten requests a second and keeps one object for each.
     """
 
     clock: FakeClock
@@ -80,7 +80,7 @@ class Server:
     account: Budget = field(default_factory=Budget)
     done: list[str] = field(default_factory=list)
 
-    # As a target.
+    # The target.
 
     def processes(self) -> Sequence[ProcessSample]:
         server = {MEMORY: 1e6 + 100 * self.requests, "open_fds": 5 + self.requests}
@@ -113,11 +113,11 @@ class Server:
         del patience_s
         return self.status
 
-    # As its metrics page.
+    # The metrics page.
 
     @property
     def requests(self) -> float:
-        """Answered so far."""
+        """Requests answered so far."""
         on_s = 0.0 if self.serving_s is None else self.clock.monotonic_s() - self.serving_s
         return self.served + 10.0 * on_s
 
@@ -129,7 +129,7 @@ class Server:
         asked_s = self.clock.monotonic_s()
         return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, asked_s=asked_s)
 
-    # As its probe.
+    # The probe.
 
     def pids(self) -> list[int]:
         return [PID]
@@ -208,7 +208,7 @@ class Load:
 
 
 class Ready:
-    """Says that the target serves once ``after`` questions were asked."""
+    """Reports that the target serves after ``after`` polls."""
 
     def __init__(self, after: int, *, reached: bool | None = True) -> None:
         self.after = after
@@ -265,7 +265,7 @@ def watched(
         target=server,
         sampler=Sampler([], Beat(1.0, clock.monotonic_s()), clock),
         status=RunStatus("server", plan.duration_s, observed=True),
-        scraper=server,  # type: ignore[arg-type] # it has what is used of one
+        scraper=server,  # type: ignore[arg-type] # it has all methods that are used
         load=Load(server) if loaded else None,  # type: ignore[arg-type]
         census_every_s=plan.census_every_s,
         idle_every_s=plan.idle_every_s if loaded else math.inf,
@@ -333,17 +333,17 @@ def test_pools_at_rest_are_recorded_where_the_page_has_them() -> None:
     rests = run.sink.all_events(Checkpoint)
     assert [rest.index for rest in rests] == [0, 1, 2, 3, 4, 5, 6]
     assert all(rest.pools == {"kv": {"in_use": 3.0}} for rest in rests)
-    # The same counters as those of the looks at the processes.
+    # The same counters as in the looks at the processes.
     assert [rest.counters["requests_total"] for rest in rests] == [
         look.counters["scraped.requests_total"] for look in run.looks()
     ]
-    # So the report does not say that nothing is known of them.
+    # So the report does not list pools as unknown.
     assert run.loop.shown == {Capability.POOLS}
     assert watched().loop.shown == set()
 
 
 def test_the_series_of_each_metric_are_counted_at_idle_points() -> None:
-    """A label that gets a new value with each request is kept as exactly as a container's entry."""
+    """A label that gets a new value with each request is counted as exactly as entries are."""
     server = Server(FakeClock(start_s=500.0))
     page = server.latest
 
@@ -375,7 +375,7 @@ def test_each_census_goes_on_from_the_one_before() -> None:
 
 
 def test_what_a_process_held_is_forgotten_once_it_has_ended() -> None:
-    """A worker that is started anew a thousand times must not fill the memory of the watcher."""
+    """A worker that restarts a thousand times must not fill the watcher's memory."""
     server = Server(FakeClock(start_s=500.0))
     run = watched(server)
     living = iter([[PID], [PID], []])
@@ -393,7 +393,7 @@ def test_a_process_that_has_been_stopped_for_long_serves_undisturbed() -> None:
     run = watched(server)
     run.steps.run()
 
-    # But at rest, where a pause holds nobody up.
+    # It is scanned only when idle, where a pause delays no request.
     assert server.at_rest == [True] * 7
     assert all(census.at_rest for census in run.sink.all_events(Census))
     assert len(run.looks()) == 7
@@ -455,7 +455,7 @@ def test_without_a_load_of_ours_rests_are_those_of_the_target() -> None:
 
     looks = run.looks()
     assert len(looks) >= 5
-    # The last one is that of the end.
+    # The last look is the one at the end.
     assert all(b.t_s - a.t_s >= 20.0 for a, b in pairwise(looks[:-1]))
     assert run.server.done == []
 
@@ -491,9 +491,9 @@ def test_a_target_that_does_not_serve_in_time_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("seen", "reason", "after"),
     [
-        # Nothing listens there, and nothing else of the server is seen.
+        # Nothing listens there, and nothing else is known of the server.
         ({}, "unreachable", "1m"),
-        # It may still load its model.
+        # It may still be loading its model.
         ({"pid": 1}, "unreachable", "15m"),
         ({"target": ("serve",)}, "hang", "15m"),
     ],
@@ -579,7 +579,7 @@ def test_a_signal_ends_it_with_a_last_look() -> None:
 
 
 def test_a_page_from_before_the_pause_does_not_make_a_target_idle() -> None:
-    """On a busy machine the scraper may be late, and what it has may have been read at rest."""
+    """On a busy machine the scraper may be late, and its last page may be from an idle moment."""
     run = watched()
     old = replace(run.server.latest(), running=0.0, asked_s=run.clock.monotonic_s() - 1.0)
     run.server.latest = lambda: old  # type: ignore[method-assign]
@@ -594,7 +594,7 @@ def test_a_load_that_was_stopped_in_the_middle_of_a_request_may_finish_it() -> N
     real = server.latest
 
     def half_sent() -> Scrape:
-        # Every first pause of two leaves a request of which only the half has come.
+        # Every second pause, beginning with the first, leaves a request that was only half sent.
         open_ = server.done and server.done[-1] == "pause" and server.done.count("pause") % 2
         return replace(real(), running=1.0) if open_ else real()
 

@@ -1,4 +1,4 @@
-"""memray for real: what is kept is told by function, what was freed is not."""
+"""Real memray: allocations that are kept are listed by function, freed ones are not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_kept_is_told_by_function_and_what_was_freed_is_not(tmp_path: Pa
 
     here = "tests/unit/sampling/test_allocations.py"
     assert sites[0].stack[0] == f"keeps ({here}:16)"
-    # 51 arrays, the list that grew, and next to nothing else.
+    # 51 arrays, the list that grew, and almost nothing else.
     assert 530_000 < sites[0].size_bytes < 550_000
     assert 51 <= sites[0].count < 60
     assert sum(site.size_bytes for site in sites[1:]) < 50_000

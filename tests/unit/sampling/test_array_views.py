@@ -1,4 +1,4 @@
-"""Small views of large arrays: counted by holder, each array once, pools left out."""
+"""Small views of large arrays: counted by holder, with each array once, and without pools."""
 
 from __future__ import annotations
 

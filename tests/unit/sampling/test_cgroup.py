@@ -1,4 +1,4 @@
-"""Memory of a target's control group, as both versions of the kernel's interface have it."""
+"""Memory of a target's control group, in both versions of the kernel's interface."""
 
 from __future__ import annotations
 

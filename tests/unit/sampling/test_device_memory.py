@@ -18,7 +18,7 @@ class OnDevice:
 
 
 class FakeNvml:
-    """Two devices, of which the second can be lost."""
+    """A fake NVML with two devices, the second of which can be lost."""
 
     def __init__(self, first: Sequence[OnDevice], second: Sequence[OnDevice] | None) -> None:
         self.devices = [first, second]

@@ -1,4 +1,4 @@
-"""References by the names they have in the source."""
+"""Naming references as the source code does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Open:
 
 
 class Nosy:
-    """Objects to being looked at, like lazy modules of libraries do."""
+    """Raises when an attribute is read, like lazily loaded modules of some libraries."""
 
     def __getattribute__(self, name: str) -> object:
         raise AssertionError(f"somebody asked for {name}")

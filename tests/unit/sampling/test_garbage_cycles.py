@@ -18,7 +18,7 @@ class Node:
 
 
 class Loose:
-    """With a dict instead of slots."""
+    """A class with a dict instead of slots."""
 
 
 def all_of(*found: object) -> list[object]:

@@ -1,4 +1,4 @@
-"""Sizes where a heap scan of a whole process would say too little: shares, samples, order."""
+"""Garbage sizes that a scan of a whole process would not test well: shares, samples, order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left before the machine ends a run."""
+"""Memory and disk space left before the machine ends a run."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_a_disk_has_a_size_and_a_rest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit_mib", "at_first_mib", "floor_mib"),
     [
-        (16_384, 8_192, 819.2),  # the share of the limit
-        (4_096, 2_048, 512),  # at least the least
-        (262_144, 100_000, 2_048),  # at most the most
-        (1_024, 600, 300),  # and half of what there was
+        (16_384, 8_192, 819.2),  # a share of the limit
+        (4_096, 2_048, 512),  # the lower bound
+        (262_144, 100_000, 2_048),  # the upper bound
+        (1_024, 600, 300),  # half of what was free at first
     ],
 )
 def test_the_floor_is_a_share_within_bounds_and_leaves_room_to_run(

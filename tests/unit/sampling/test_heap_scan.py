@@ -1,4 +1,4 @@
-"""The forked heap scan: it counts exactly, sizes truly, and touches nothing."""
+"""The forked heap scan counts exactly, measures true sizes, and changes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def small_heap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child sees what its test has made; all other tests are frozen, and stay so."""
+    """Freeze all older objects, so that a child sees only those of its test."""
     gc.collect()
     gc.freeze()
     if request.function is not test_frozen_objects_are_seen:
@@ -43,7 +43,7 @@ def no_nodes() -> Mapping[str, tuple[type, int]]:
 
 
 def waited(taker: ForkScan) -> HeapScan | None:
-    """The scan, once its child is done; that ends by itself at its time-out."""
+    """Return the scan once its child has ended, which its time-out ensures."""
     while (report := taker.poll()) is None:
         select.select([], [], [], 0.005)
     return report
@@ -181,7 +181,7 @@ def test_a_payload_that_is_alive_elsewhere_is_not_counted_as_garbage() -> None:
         report = heap_scan()
         keeping = (alive, tensor, words)
 
-    # Twenty views share the array with its live name: 20 of 21 parts of it at most.
+    # Twenty dead views share the array with its live name, so at most 20/21 of it is garbage.
     assert report.collectible_bytes < alive.nbytes * 1.05
     assert report.instances["Node"].collectible == 40
     del keeping

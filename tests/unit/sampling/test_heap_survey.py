@@ -1,4 +1,4 @@
-"""A whole survey of a process, in a child: cycles, holders, what would go, what stays."""
+"""A full survey of a process, in a child: cycles, holders, what would be freed, what stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting by way: who holds what, told from a few objects made by hand."""
+"""Counting objects by the path that holds them, on a few objects made by hand."""
 
 from __future__ import annotations
 

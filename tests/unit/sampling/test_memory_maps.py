@@ -17,8 +17,8 @@ PAGE = mmap.PAGESIZE
 def test_mappings_of_one_size_are_counted() -> None:
     size = 1041 * PAGE
     before = mapping_counts(os.getpid()).get(size, 0)
-    # Every second one cannot be written, or the kernel would make one mapping of them all; it may
-    # make one of the first and what is there already.
+    # Every second one is read-only, because the kernel merges equal neighbours.  It may still merge
+    # the first one with an existing mapping.
     held = [
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=prot)
         for _ in range(21)

@@ -1,4 +1,4 @@
-"""What looking leaves behind is told apart from what the process itself takes."""
+"""Memory left by observation is distinguished from the process's own."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def test_an_answer_that_replaces_the_one_before_leaves_nothing() -> None:
         account.end()
 
     assert len(answer) == 100
-    # The first one has none before it.
+    # The first answer does not replace another one.
     assert abs(account.held_bytes) < 64 * 1024

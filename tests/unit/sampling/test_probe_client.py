@@ -1,4 +1,4 @@
-"""The account of looks, and what is decided before one is taken."""
+"""The account of looks, and what is decided before each one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_mappings_of_devices_stay_out_of_a_fork_where_that_can_be_undone(tmp_pat
         (tmp_path / name).write_text(SMAPS)
 
     assert _device_ranges(tmp_path) == [[0x7F0000000000, 2 << 20]]
-    # Names of files are bytes, and may have what Unicode calls a separator of lines.
+    # File names are bytes, and may contain what Unicode calls a line separator.
     for name in ("maps", "smaps"):
         with (tmp_path / name).open("ab") as file:
             file.write(b"7f0000500000-7f0000600000 r--p 00000000 00:05 13 /caf\xe9\xe2\x80\xa8\n")

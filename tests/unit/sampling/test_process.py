@@ -133,11 +133,11 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass"
 def test_a_family_has_the_time_of_those_that_have_ended() -> None:
     before_s = read_family_cpu_s([os.getpid()])
 
-    # A child burns by itself, and waits for one that does.
+    # A child that uses CPU time itself, and waits for a child of its own that does the same.
     nested = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\n{BURN}"
     subprocess.run([sys.executable, "-c", nested], check=True)
 
-    # Both burnt 0.3 s, which the kernel gives in whole ticks of 10 ms.
+    # Both used 0.3 s, which the kernel reports in whole ticks of 10 ms.
     assert 0.5 < read_family_cpu_s([os.getpid()]) - before_s < 5.0
     assert read_family_cpu_s([2**30]) == 0.0
 

@@ -1,4 +1,4 @@
-"""Trees of processes: who belongs to them, and what each is called."""
+"""Process trees: which processes belong to one, and their roles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ signal.pause()
 
 
 def old() -> float:
-    """A time at which every process has lived for long."""
+    """Return a time so late that every process counts as old."""
     return 1e9
 
 
@@ -38,7 +38,7 @@ def role(process: TreeProcess) -> str:
 
 @pytest.fixture
 def server() -> Iterator[subprocess.Popen[str]]:
-    """A process with two children, all up."""
+    """A process with two children, all running."""
     command = [sys.executable, "-c", PARENT, "server"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -175,7 +175,7 @@ def test_a_process_has_a_role_when_one_of_its_name_has_lived_for_long(
     seen = tree.read()
     assert [process.role for process in seen] == ["server", "worker", "worker-2"]
     kill(seen[1].pid)
-    now[0] -= PERSISTENT_S  # the next of a known name has it from its first moment
+    now[0] -= PERSISTENT_S  # the next process of a known name has its role at once
     assert [process.role for process in tree.read()] == ["server", "worker-2"]
     assert tree.not_seen == []
 

@@ -1,4 +1,4 @@
-"""What a process gives back, step by step, and in which order."""
+"""What a process releases, step by step, and in which order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.sampling.test_heap_survey import surveyed
 
 @pytest.fixture(autouse=True)
 def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step collects what its test has made; all other tests are frozen, and stay so."""
+    """Freeze all older objects, so that a step collects only those of its test."""
     gc.collect()
     gc.freeze()
     monkeypatch.setattr(gc, "unfreeze", lambda: None)

@@ -1,4 +1,4 @@
-"""Command lines as they may be stored: every secret is gone, and what runs can still be seen."""
+"""Command lines for storage: secrets are removed, and the program can still be recognised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.sampling.redaction import redacted, redacted_text, without_values
 
-# Nothing of these may be left, wherever they stand.
+# No part of this may remain, wherever it occurs.
 SECRET = "c4n4rY"
 
 

@@ -1,4 +1,4 @@
-"""What processes are called."""
+"""The roles of processes, from their command lines."""
 
 from __future__ import annotations
 

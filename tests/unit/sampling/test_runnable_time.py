@@ -1,4 +1,4 @@
-"""What counts against a process, and what does not: on a /proc made of files."""
+"""Which time counts as runnable for a process, on a /proc made of files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PID = 77
 
 
 class Threads:
-    """Two threads in files as the kernel shows them; ``pass_time`` looks twice a second."""
+    """Two threads in files as in /proc; ``pass_time`` reads them twice a second."""
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
@@ -29,7 +29,7 @@ class Threads:
         self.could_run = RunnableTime(PID, self.clock.monotonic_s, proc)
 
     def pass_time(self, seconds: float, *, ran: float = 0.0, waited: float = 0.0) -> float:
-        """For so long the first thread has these shares; what it could have run in all."""
+        """Advance time, with these shares for the first thread; return the total runnable time."""
         for _ in range(round(2 * seconds)):
             self.clock.advance(0.5)
             self.ran_s[1] += 0.5 * ran

@@ -26,7 +26,7 @@ from hybridbench.sampling.sampler import (
 
 
 class Counting:
-    """Gives how often it was read, and takes ``cost_s`` for it."""
+    """A source that returns its number of reads; each read takes ``cost_s``."""
 
     def __init__(self, name: str, clock: FakeClock, cost_s: float = 0.0) -> None:
         self.name, self.clock, self.cost_s = name, clock, cost_s

@@ -1,4 +1,4 @@
-"""Metrics pages of servers: what is read of them, and what no server can do to the reader."""
+"""Metrics pages of servers: what is read from them, and that none can harm the reader."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ def test_the_bundled_engine_has_the_names_of_a_soak() -> None:
     assert page.counters == {
         "lost_taken.host_mamba.host_evictions": 3.0,
         "waiting_taken.mamba.host_loads": 2.0,
-        # Of a pool that the page does not have.
+        # The page does not have this pool.
         "scraped.hybridbench_lost_taken_tree_splits_slots_total": 1.0,
         "events.refusals": 9.0,
         "steps_with.abort_queued": 2.0,
-        # The load client counts these, too.
+        # The load client also counts these.
         "scraped.hybridbench_events_abort_queued_total": 4.0,
     }
     assert page.pools == {"host_mamba": {"residual": 3.0}, "mamba": {"available": 40.0}}
@@ -206,7 +206,7 @@ vllm:kv_cache_usage_perc 0.1
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",num_gpu_blocks="31"} 1
 """
-# With data parallelism each engine has a cache of its own, of which the page shows a share.
+# With data parallelism each engine has its own cache, and the page shows a share for each.
 _VLLM_ENGINES = """\
 # TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
@@ -224,7 +224,7 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="31"} 1
         (_VLLM_ENGINES, {"kv_blocks": 18.0}),
         (VLLM, {}),
         (_SGLANG_POOLS.replace("{sessions}", "0").replace("{held}", "0"), {"kv": 120, "mamba": 5}),
-        # What an open session holds is in use for a reason; of states its page does not say.
+        # Tokens that open sessions hold do not count; for states the page does not report them.
         (_SGLANG_POOLS.replace("{sessions}", "2").replace("{held}", "110"), {"kv": 10}),
         (LLAMA, {}),
     ],
@@ -306,7 +306,7 @@ def test_a_counter_that_starts_anew_goes_on_from_where_it_was() -> None:
 
 
 def in_turn(*workers: Sequence[float]) -> bool:
-    """Whether readings of the ``workers``, a random one at a time, are seen to be of several."""
+    """Return whether readings of ``workers``, a random one each time, are recognised as several."""
     counters, chosen = RisingCounters(), random.Random(7)
     for values in zip(*workers, strict=True):
         counters.after({"a": chosen.choice(values)})
@@ -323,12 +323,12 @@ def test_counts_of_several_processes_that_answer_in_turn_are_told_from_restarts(
     assert not in_turn(restarted)
 
 
-# A server of one answer, whatever it is.
+# Servers that treat every connection alike.
 
 
 @contextmanager
 def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The address of a server that gives each connection to ``answer``."""
+    """Yield the address of a server that passes each connection to ``answer``."""
     listener = socket.create_server(("127.0.0.1", 0))
     open_ones: list[socket.socket] = []
 
@@ -371,7 +371,7 @@ def raw(*parts: bytes) -> Callable[[socket.socket], None]:
 
 
 def drips(connection: socket.socket) -> None:
-    """A byte now and then: no single wait is long."""
+    """Send a byte now and then, so that no single wait is long."""
     connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
     never = threading.Event()
     while not never.wait(0.05):
@@ -492,7 +492,7 @@ def test_a_page_of_several_processes_in_turn_gives_no_counters() -> None:
 
 
 def test_pages_that_grow_without_end_cost_no_memory() -> None:
-    """Names, labels and values that were never there before, ten times."""
+    """Ten more pages, each with new names and labels."""
     counters = RisingCounters()
 
     def page(start: int) -> None:
