@@ -1,4 +1,4 @@
-"""The model of most tests: one wrong slot, or one in another order, gives another text."""
+"""The fake model of most tests: reading a wrong slot, or a wrong order, gives another text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
 
 
 def text(spoil: Callable[[Engine], None], make: Callable[..., Engine] = make_engine) -> list[int]:
-    """What follows ``PROMPT`` if ``spoil`` changes the pools after the first decoded token."""
+    """Return the output after ``PROMPT`` if ``spoil`` changes the pools after the first decode."""
     engine = make(chunked_prefill_size=None, check_level="off")
     engine.submit("r", PROMPT, LONG)
     engine.step()
@@ -66,5 +66,5 @@ def test_prefill_in_chunks_decoding_and_verifying_give_the_same_text(chunk: int 
     for changes in ({}, drafts):
         engine = make_engine(chunked_prefill_size=chunk, **changes)
         assert engine.generate([PROMPT], LONG) == [expected]
-        # The prompt and a part of its answer, as a prompt of its own.
+        # The prompt and a part of its answer, as a new prompt.
         assert engine.generate([[*PROMPT, *expected[:11]]], LONG)[0][:19] == expected[11:]

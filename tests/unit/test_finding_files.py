@@ -1,4 +1,4 @@
-"""What the count of files per finding sees, on a package of five files."""
+"""Counting the files that each kind of finding touches, on a package of five files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make gpu`` without a GPU: its commands exist, and its page hides nothing that went wrong."""
+"""``make gpu`` without a GPU: its commands exist, and its page does not hide failures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def of(steps: tuple[Step, ...], title: str) -> Step:
 
 
 def runs(step: Step, tmp_path: Path, limit_s: float = 60.0) -> tuple[Result, str]:
-    """The result of really running ``step``, and the page of it alone."""
+    """Really run ``step``; return its result, and a page with only that."""
     result = run_step(step, environment_of(tmp_path, tmp_path), limit_s, tmp_path)
     return result, page(HEADER, [result], "2026-01-01")
 
 
 def commands(steps: tuple[Step, ...], module: str) -> Iterator[list[str]]:
-    """The arguments of those commands of the plan that run ``module``."""
+    """Yield the arguments of the commands in ``steps`` that run ``module``."""
     for step in steps:
         for command in step.commands:
             assert command.arguments[0] == "-m"

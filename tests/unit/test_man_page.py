@@ -1,4 +1,4 @@
-"""The man page has everything that --help has, and groff takes it."""
+"""The man page has everything that --help has, and groff accepts it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def words(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def sections() -> dict[str, str]:
-    """The text of each command, without the marks of the macros."""
+    """The text of each command, without macro markup."""
     page = man_page()
     for mark, meant in (("\\(aq", "'"), ("\\(ga", "`"), ("\\-", "-"), ("\\&", ""), ("\\e", "\\")):
         page = page.replace(mark, meant)

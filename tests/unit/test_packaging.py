@@ -1,4 +1,4 @@
-"""The wheel stands alone: profiles, schemas and report assets travel in it."""
+"""The wheel is self-contained: it has the profiles, schemas and report assets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the wheel was installed, without its dependencies and without network."""
+    """A folder with the wheel installed, without its dependencies and without network access."""
     pytest.importorskip("hatchling")
     target = tmp_path_factory.mktemp("site")
-    # From elsewhere: a build that works only in the checkout would pass otherwise.
+    # Run elsewhere, because a build that works only in the checkout would pass otherwise.
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
          "--no-index", "--disable-pip-version-check", "--target", str(target), str(ROOT)],
@@ -79,7 +79,7 @@ def test_the_steps_of_the_action_are_shell_that_parses() -> None:
 
     assert len(scripts) == 2
     for script in scripts:
-        # Inputs come by the environment: what somebody typed never becomes a part of the script.
+        # Inputs come by the environment, so that user input never becomes part of the script.
         assert "${{" not in script
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
@@ -102,7 +102,7 @@ exit 12
 
 @dataclass(frozen=True)
 class Step:
-    """What the action's step did: its exit code, and what it asked of which command."""
+    """What the action's step did: its exit code, its output, and the commands that it called."""
 
     code: int
     printed: str
@@ -113,7 +113,7 @@ class Step:
 
 
 def run_step(place: Path, arguments: str, **environment: str) -> Step:
-    """The action's second step with ``hybridbench`` and ``gh`` that only note what they get."""
+    """Run the action's second step with a fake ``hybridbench`` and ``gh``, which record calls."""
     action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     script = action["runs"]["steps"][1]["run"]
     for path, text in ((place / "gh", GH), (place / "hybridbench" / "bin" / "hybridbench", BENCH)):

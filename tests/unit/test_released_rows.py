@@ -61,7 +61,7 @@ After.
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A stored leak, as of a prepared release whose run named folders and settings."""
+    """A stored leak of a prepared release, whose command named folders and settings."""
     copy = tmp_path / "run"
     shutil.copytree(RECORDING, copy)
     manifest = read_run(copy).manifest

@@ -1,4 +1,4 @@
-"""The profile of two steps, on a CPU; of a device's events made-up ones."""
+"""The profile of two steps on a CPU, and of made-up events of a device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_events_of_the_device_and_of_the_host_are_kept_apart() -> None:
         Event("_scan_kernel", 6, 3000.0, 0.0, "CUDA"),
         Event("Memcpy HtoD", 2, 4000.0, 0.0, "CUDA"),
         Event("ProfilerStep", 1, 9000.0, 0.0, "CUDA", is_user_annotation=True),
-        # What an operator started on the device is counted with the kernel.
+        # Device time that an operator started is counted with the kernel.
         Event("aten::mm", 9, 500.0, 100.0),
         Event("cudaStreamSynchronize", 1, 0.0, 700.0),
         Event("aten::view", 9, 0.0, 0.0),

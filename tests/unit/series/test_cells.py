@@ -1,4 +1,4 @@
-"""A number in a cell means what the program that wrote it means."""
+"""A number in a cell is read as the program that wrote it means it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.series.cells import number_in, ungrouped
         ("1.234 MB", ".", ",.", "1234 MB"),
         ("2,014 MiB", "", ",.", "2014 MiB"),
         ("2,014 GiB", "", ",.", "2,014 GiB"),
-        ("1.234MiB / 15.5GiB", "", ",", "1.234MiB / 15.5GiB"),  # a container that only waits
+        ("1.234MiB / 15.5GiB", "", ",", "1.234MiB / 15.5GiB"),  # an idle container
         ("1,024 GiB", ",", "", "1024 GiB"),
     ],
 )

@@ -21,7 +21,7 @@ def read(tmp_path: Path, text: str, interval_s: float | None = None) -> SeriesFi
 
 
 def values(file: SeriesFile) -> dict[str, list[tuple[float, float]]]:
-    """Times from the first one on, and numbers; what was not read is left out."""
+    """Return times relative to the first, and numbers; cells that were not read are left out."""
     zero_s = min(float(column.t_s[0]) for column in file.columns)
     return {
         column.name: [
@@ -234,7 +234,7 @@ def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> No
     "text",
     [
         *("1.5\n2.5\n", "-1\n-2\n", "0 500\n10 502\n", "12 500 1\n12 502 1\n", "12,5\n12,6\n"),
-        # Bytes beyond 2^31 are no seconds since 1970.
+        # Byte counts above 2^31 are not seconds since 1970.
         "0.5 2995412992\n1.5 3005054976\n",
         "root 42 9.0 1.2 500 400 ? Sl 10:00 a b\nroot 42 9.0 1.2 500 401 ? Sl 10:00 a b\n",
     ],

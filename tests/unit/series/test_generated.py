@@ -14,7 +14,7 @@ from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 from .generated import MIB, Generated, generate
 
 FAST, ALL = 66, 1000
-# It contains the page cache: growth is reported and proves nothing.
+# Its memory contains the page cache, so growth is reported but proves nothing.
 PROVES_NOTHING = ("systemctl",)
 
 

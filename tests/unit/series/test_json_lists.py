@@ -15,7 +15,7 @@ ZERO = datetime(2026, 11, 20, 10, tzinfo=UTC)
 ROWS = range(120)
 DATES = [(ZERO + timedelta(minutes=row)).strftime("%Y-%m-%dT%H:%M:%SZ") for row in ROWS]
 SECONDS = [ZERO.timestamp() + 60 * row for row in ROWS]
-# Of two owners, only the second grows: by 60 MiB/h.
+# Only the second of two owners grows, by 60 MiB/h.
 FLAT = [2**30 + row % 3 for row in ROWS]
 GROWS = [2**30 + 2**20 * row for row in ROWS]
 TWO = (("a", FLAT), ("b", GROWS))
@@ -30,7 +30,7 @@ def judged(tmp_path: Path, *documents: object, options: JudgeOptions | None = No
 
 
 def rates(verdict: FileVerdict) -> dict[str, str]:
-    """What leaks, in MiB/h; ``?`` if the unit of the column is unknown."""
+    """Return the rates of all leaks in MiB/h, with ``?`` if the column's unit is unknown."""
     return {
         row.name: f"{row.result.rate_per_hour.value / 2**20:.1f}{'' if row.unit_known else '?'}"
         for row in verdict.rows
@@ -226,7 +226,7 @@ def test_numbers_in_a_list_beside_the_time_are_of_that_sample(
 
 
 def container(row: int, *, anon: int, file: int) -> dict[str, object]:
-    """A line of the Docker API's stream; everything is as for a busy and healthy container."""
+    """Return a line of the Docker API's stream; all else is as for a busy, healthy container."""
     kernel = {
         "anon": anon, "active_anon": 0, "inactive_anon": anon, "file": file,
         "active_file": file // 3, "inactive_file": file - file // 3,
@@ -327,7 +327,7 @@ def test_attributes_tell_whose_points_they_stand_beside(tmp_path: Path) -> None:
     otel = {"metrics": [{"name": "usage", "unit": "By", "sum": {"dataPoints": points}}]}
 
     assert rates(judged(tmp_path, azure)) == {'rss_bytes{host="b"}': "60.0"}
-    # cached is page cache.
+    # "cached" is the page cache.
     assert rates(judged(tmp_path, otel)) == {'usage (bytes){state="used"}': "60.0"}
 
 
@@ -365,7 +365,7 @@ def test_a_chosen_time_column_may_be_in_a_nested_list(tmp_path: Path) -> None:
 
 
 def test_a_list_of_objects_describes_the_columns_beside_it(tmp_path: Path) -> None:
-    """Of some gigabytes, as seconds since 1970 are."""
+    """Values of some gigabytes might be taken for seconds since 1970."""
     both = [(name, [2 * value for value in values]) for name, values in TWO]
     milliseconds = [1000 * at for at in SECONDS]
     frames = [

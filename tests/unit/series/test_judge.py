@@ -1,4 +1,4 @@
-"""Somebody's series to verdicts: whatever the format, the unit and the accidents of recording."""
+"""From a user's series to a verdict, whatever its format, its unit and its recording faults."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_growth_with_a_restart_is_told_and_never_fitted_across(tmp_path: Path) -
     assert kind is VerdictKind.LEAK
     assert rate == pytest.approx(900 * MIB, rel=0.05)
     assert any("restarted after 1h30m" in note for note in verdict.rows[0].notes)
-    # Without the process id it may as well have been one collection: one is too few.
+    # Without the process id, the fall may be one collection, and one is too few.
     alone = judge_file(csv(series, tmp_path / "b.csv"), STEADY)
     assert alone.kind is VerdictKind.INCONCLUSIVE
     assert not any("restarted" in note for note in alone.rows[0].notes)
@@ -440,7 +440,7 @@ def test_a_column_called_like_a_counter_that_sinks_is_judged(tmp_path: Path) -> 
 
 
 def busy(leak_mib_per_h: float, path: Path, stuck_per_h: float = 0.0) -> str:
-    """Memory of a server that takes 4 MiB for each request in flight, of which there are many."""
+    """Write the memory of a busy server that takes 4 MiB for each request in flight."""
     series = made(leak_mib_per_h)
     rng = np.random.default_rng(7)
     running = np.zeros(series.t_s.size)
@@ -529,7 +529,7 @@ def test_looking_at_names_does_not_grow_with_the_square_of_the_owners(
 
 @pytest.mark.parametrize("hours", [3, 4])
 def test_a_step_an_hour_is_not_clean(hours: int, tmp_path: Path) -> None:
-    """Two or three steps are no leak yet, nor are they nothing."""
+    """Two or three steps are not a leak yet, but not CLEAN either."""
     series = made(hours=hours)
     stepped = replace(series, value=series.value + 60 * MIB * (series.t_s // 3600))
 

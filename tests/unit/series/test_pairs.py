@@ -1,4 +1,4 @@
-"""What is printed again for each sample: /proc, /metrics, top, nvidia-smi dmon."""
+"""Output that is repeated for each sample: /proc, /metrics, top, nvidia-smi dmon."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_what_is_no_series_of_a_process_is_refused_with_what_to_record(
 
 
 def test_the_times_of_samples_are_read(tmp_path: Path) -> None:
-    # promtool writes one series after the other, and seconds; cAdvisor milliseconds.
+    # promtool writes one series after the other, with times in seconds; cAdvisor in milliseconds.
     dump = "# TYPE rss_bytes gauge\n" + "".join(
         f'rss_bytes{{job="{job}"}} {value} {1700000000 + 10 * row}.500\n'
         for job, value in (("a", 5), ("b", 6))

@@ -1,4 +1,4 @@
-"""A Prometheus server is asked over HTTP, and every way in which it can fail is one sentence."""
+"""A Prometheus server is queried over HTTP, and each kind of failure is one sentence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Inputs rebuilt from public leak reports are judged as an engineer would, or refused.
 
-``public/cases.tsv`` has for each input the options, the exit codes that are right, what the output
-must say and what it must not.
+For each input, ``public/cases.tsv`` has the options, the right exit codes, and what the output must
+and must not contain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PUBLIC = Path(__file__).parent / "public"
 def cases() -> list[Any]:
     with (PUBLIC / "cases.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    # A soak that is only shown starts a worker all the same.
+    # Even a dry run of a soak starts a worker.
     slow = [pytest.mark.slow]
     return [
         pytest.param(row, id=row["id"], marks=slow if "soak" in (row["command"] or "") else ())

@@ -1,4 +1,4 @@
-"""Other tools, and forms of them that no list has: read for what they are, or named."""
+"""Output of other tools, in forms that are not listed anywhere: recognised, or refused by name."""
 
 # ruff: noqa: E501  (lines are as wide as the tools print them)
 
@@ -32,7 +32,7 @@ def judged(tmp_path: Path, text: str, ask: JudgeOptions | None = None) -> FileVe
 
 
 def rates(verdict: FileVerdict) -> dict[str, str]:
-    """MiB/h (or the column's unit) of what leaks."""
+    """Return the rates of all leaks, in MiB/h or the column's unit."""
     found = {}
     for row in verdict.rows:
         rate = row.result.rate_per_hour
@@ -184,7 +184,7 @@ def test_what_adds_up_is_no_level_unless_it_falls(tmp_path: Path) -> None:
     verdict = judged(tmp_path, "\n".join([heading, *rising]))
     assert {row.name for row in verdict.rows} == {"rss_bytes"}
 
-    # Errors of each minute are a level.
+    # Errors per minute are a level.
     falling = [f"{at(row).isoformat()},{2**30},{20 + row + row % 2 * 5}" for row in ROWS]
     verdict = judged(tmp_path, "\n".join(["time,rss_bytes,errors", *falling]))
     assert {row.name for row in verdict.rows} == {"rss_bytes", "errors"}
@@ -703,7 +703,7 @@ def test_numbers_that_cannot_be_the_bytes_of_a_process_have_no_unit(
 
     assert rate(2**20) == "60.0"
     assert rate(1) == "60?"
-    # KB of 8.8 GiB: in bytes, resident memory would be whole pages.
+    # 8.8 GiB in KB: if these were bytes, resident memory would be whole pages.
     assert rate(2**10, level=9000) == "6.14e+04?"
 
 

@@ -1,4 +1,4 @@
-"""Foreign time stamps are put in order, and what cannot be fitted across is found."""
+"""Foreign time stamps are put in order, and breaks that no fit may cross are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times as tools write them come out as the same seconds."""
+"""Times in the formats of various tools are read as the same seconds."""
 
 from __future__ import annotations
 

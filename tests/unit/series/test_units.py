@@ -1,4 +1,4 @@
-"""Headings of real tools mean what their tools mean by them."""
+"""Headings of real tools are read with the meaning that they have there."""
 
 from __future__ import annotations
 

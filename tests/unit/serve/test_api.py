@@ -30,13 +30,13 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[int]:
-    """What the engine says to ``PROMPT``."""
+    """The engine's own answer to ``PROMPT``."""
     (output,) = make_engine().generate([PROMPT], SamplingParams(max_new_tokens=4))
     return output
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Each question of ``condition`` asks the server, which paces this."""
+    """Wait for ``condition``, which queries the server and thereby paces the loop."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s
@@ -188,7 +188,7 @@ def test_models_and_health(server: Server) -> None:
         ({"prompt": "a", "n": 2}, 400, "n"),
         ({"prompt": "a", "stop": ["b"]}, 400, "stop"),
         ({"prompt": "a", "echo": True}, 400, "echo"),
-        # One copy for each prompt, all in one message to the engine.
+        # Each prompt gets its own copy, and all are in one message to the engine.
         ({"prompt": ["a"] * 120, "stop_token_ids": [1] * 600_000}, 400, "stop_token_ids"),
         ({"prompt": ["a"] * 100, "cache_salt": "b" * 1_000_000}, 400, "cache_salt"),
         ({"prompt": "a", "model": "gpt-4"}, 404, "model"),

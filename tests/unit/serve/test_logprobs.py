@@ -1,4 +1,4 @@
-"""Logprobs in the three forms that clients know, whole and streamed, against those of the engine.
+"""Logprobs in the three formats of clients, whole and streamed, against those of the engine.
 
 The model is in float64, so that a cached prefix or a neighbour changes no logprob in float32.
 """
@@ -21,7 +21,7 @@ from tests.unit.worker.engines import make_engine
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
 TOKENS = 5
-# Draws that mostly are none of the best.
+# With these, most sampled tokens are not among the best.
 DRAWN = {"temperature": 5.0, "seed": 3}
 Output = tuple[list[int], list[TokenLogprobs]]
 
@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
 
 
 def engine_output(prompt: list[int], logprobs: int, **fields: Any) -> Output:
-    """Output tokens and their logprobs."""
+    """Return output tokens and their logprobs."""
     engine = make_engine(dtype="float64")
     params = SamplingParams(max_new_tokens=TOKENS, logprobs=logprobs, **{**DRAWN, **fields})
     engine.submit("a", prompt, params)
@@ -66,7 +66,7 @@ def generate(server: Server, **fields: Any) -> Any:
 
 
 def of_text(output: Output, begin: int = 0) -> dict[str, Any]:
-    """What OpenAI's completions would have of it."""
+    """Return ``output`` in the format of OpenAI's completions."""
     ids, logprobs = output
     return {
         "tokens": [decode([id_]) for id_ in ids],
@@ -88,7 +88,7 @@ def test_a_completion_has_the_logprobs_of_the_engine(server: Server, count: int)
     assert choice["logprobs"] == expected
     text, offsets = choice["text"], choice["logprobs"]["text_offset"]
     assert [text[offset] for offset in offsets] == choice["logprobs"]["tokens"]
-    # The emitted token is none of the best once at least, and is there all the same.
+    # At least one emitted token is not among the best, and is listed nevertheless.
     sizes = set(map(len, choice["logprobs"]["top_logprobs"]))
     assert sizes <= {count, count + 1}
     assert count + 1 in sizes

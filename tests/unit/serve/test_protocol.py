@@ -28,7 +28,7 @@ ANSWER_BYTES = 16 * 2**20
 
 
 class Program:
-    """Reads a body, or sends more than buffers hold; knows how its requests ended."""
+    """Reads a body, or sends more than buffers hold; records how its requests ended."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
@@ -56,7 +56,7 @@ class Program:
 
 
 def around(test: Callable[[Program, int], Awaitable[None]], limits: Limits = LIMITS) -> None:
-    """Run ``test`` with a program, and the port where it is served."""
+    """Run ``test`` with a program and the port that serves it."""
 
     async def run() -> None:
         program = Program()
@@ -223,7 +223,7 @@ def test_a_client_that_is_gone_when_it_is_refused_causes_no_error() -> None:
         errors: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
         for _ in range(3):
-            # It has gone before the server accepts it, and answers the refusal with a reset.
+            # It leaves before the server accepts it, and answers the refusal with a reset.
             socket.create_connection(("127.0.0.1", port)).close()
         while len(program.refused) < 3:
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A process beside this one: its words, its time-out, its end, and what cannot start."""
+"""A background process: its output, its time-out, its end, and programs that cannot start."""
 
 from __future__ import annotations
 

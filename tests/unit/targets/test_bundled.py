@@ -30,7 +30,7 @@ def test_an_interpreter_that_is_not_there_is_one_sentence(tmp_path: Path) -> Non
         WorkerLaunch(tmp_path / "log", program=WorkerProgram(str(tmp_path / "no-python")))
     )
 
-    # `env` starts, finds nothing to become, and says so.
+    # `env` starts, finds no such program, and says so.
     assert target.stop(patience_s=30.0) == ExitStatus(code=127, signal=None)
     assert "no-python" in target.stderr_tail()[-1]
 

@@ -19,7 +19,7 @@ from hybridbench.targets.attached import AttachedTree
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.target import ExitStatus
 
-# One that does not heed SIGTERM; a child in a session of its own, and a daemon of a daemon.
+# Ignores SIGTERM; starts a child in a session of its own, and a double-forked daemon.
 STUBBORN = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -45,7 +45,7 @@ def started(tmp_path: Path) -> Iterator[LaunchedCommand]:
     target.kill()
 
 
-# Leaves a daemon, and ends with the code that it is given.
+# Leaves a daemon, and exits with the given code.
 DAEMON = """
 import os, signal, sys
 if os.fork() == 0:
@@ -61,7 +61,7 @@ def launched(folder: Path, code: str, *arguments: str) -> LaunchedCommand:
 
 
 def pids_up(log: Path, count: int) -> list[int]:
-    """Those that the processes wrote of themselves."""
+    """Return the pids that the processes wrote to the log."""
     for _ in range(1000):
         lines = [line for line in log.read_text().splitlines() if line.startswith("up ")]
         if len(lines) >= count:
@@ -218,7 +218,7 @@ def test_a_tree_that_runs_is_seen_and_left_alone() -> None:
             assert tree.exit_status() is None, "its child goes on"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.read()  # until nobody has it open
+        process.stdout.read()  # until no process has it open
         for _ in range(500):
             if tree.exit_status() is not None:
                 break

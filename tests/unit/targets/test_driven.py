@@ -1,4 +1,4 @@
-"""A prepared release without a server, as a worker of ours is started in it."""
+"""A prepared release without a server: our worker is started in its environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash that says which engine it is."""
+"""The hash that identifies an engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridbench.targets.engine_files import installed_engine_files
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A hybridbench of four files, taken for the installed one."""
+    """A hybridbench package of four files, in place of the installed one."""
     settings = "foundation/engine_config.py"
     for name in ("engine/scheduler/admit.py", "engine/kernels/conv.py", settings, "report/html.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

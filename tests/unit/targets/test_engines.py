@@ -87,7 +87,7 @@ def test_start_scripts_are_shell_and_pass_on_the_options_of_the_server(
 
         subprocess.run(["sh", "-n", script], check=True)
 
-        # `exec`: the process that was started is the server, signals and all.
+        # With `exec`, the started process becomes the server and gets its signals.
         last = script.read_text(encoding="utf-8").split("exec ")[-1]
         assert last.startswith("/e/bin/python ")
         assert last.endswith(' "$@"\n')
@@ -95,7 +95,7 @@ def test_start_scripts_are_shell_and_pass_on_the_options_of_the_server(
 
 
 def test_the_prompt_cache_of_llamacpp_fills_in_minutes_unless_the_user_sets_its_size() -> None:
-    # Its own default of 8 GiB grew by 3 GiB an hour: LEAK after nine minutes of a healthy server.
+    # With its default of 8 GiB it grew by 3 GiB/h, and a healthy server was a LEAK after 9 minutes.
     words = ENGINES["llamacpp"].servers["serve"].split()
 
     assert words[-3:] == ["--cache-ram", "64", '"$@"']
@@ -104,11 +104,11 @@ def test_the_prompt_cache_of_llamacpp_fills_in_minutes_unless_the_user_sets_its_
 def test_the_random_model_of_llamacpp_writes_nothing_but_ascii(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Random bytes are rarely UTF-8, which releases before September 2026 answer with an error."""
+    """Random bytes are rarely UTF-8, and releases before September 2026 fail on other bytes."""
     monkeypatch.setitem(sys.modules, "gguf", ModuleType("gguf"))
     tokens = runpy.run_path(str(INSIDE / "make_gguf.py"))["alphabet"]()
 
-    # As GPT-2's tokenizer writes the bytes up to the space, and the one after the tilde.
+    # How GPT-2's tokenizer writes the bytes up to the space, and the one after the tilde.
     hidden = {chr(256 + place): chr(byte) for place, byte in enumerate([*range(33), 127])}
     written = ["".join(hidden.get(one, one) for one in token) for token in tokens]
 

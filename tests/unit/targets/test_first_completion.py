@@ -1,4 +1,4 @@
-"""A server is tried by one completion, and nothing of it lives on."""
+"""A server is tested with one completion, and none of its processes remains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 open("child.pid", "w").write(str(child.pid))
 sys.modules["tensors"] = sys
 """
-# As vLLM ends: what failed, what that led to, and much about the end of the process.
+# How vLLM ends: the cause, its consequence, and many lines about the exit of the process.
 RAISED = """
 print("WARNING errors like `OSError: [Errno 24] Too many open files` are possible")
 print("(Worker pid=7) ERROR [executor.py:1018] RuntimeError: initial_state dtype mismatch")

@@ -1,4 +1,4 @@
-"""What a process of ours imports: nothing of the working directory."""
+"""Our processes import nothing from the working directory."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _SAFE_WAYS = ("own_command(", "BackgroundProcess(", "answer_of(", "SAFE_PATH", '
 
 
 def test_every_python_that_is_started_anywhere_is_started_safely() -> None:
-    """Who names the interpreter must start it by one of the safe ways, or only pass its name on."""
+    """A file with the interpreter's name starts it in a safe way, or only passes the name on."""
     names_only = {"over_time/attempts.py"}
     starting = {
         str(path.relative_to(PACKAGE)): text

@@ -33,7 +33,7 @@ from hybridbench.targets.prepared import (
 )
 from tests.unit.targets.tiny_index import OTHER, TINY, make_index, make_wheel, offline
 
-# Of a distribution whose METADATA is made by a program that wants to fetch the real wheel itself.
+# For a distribution whose METADATA is made by a program that wants to download the real wheel.
 PLACEHOLDER = """\
 WARNING: pip is using lazily downloaded wheels
   error: subprocess-exited-with-error
@@ -51,7 +51,7 @@ note: This is an issue with the package mentioned above, not pip.
 
 
 class Prepared:
-    """One target that was prepared, for all tests that leave it as it is."""
+    """One prepared target, for all tests that do not change it."""
 
     def __init__(self, root: Path, index: Path) -> None:
         self.root, self.index, self.lines = root, index, list[str]()
@@ -66,7 +66,7 @@ class Prepared:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Pip, "renew", renew_and_copy)
-            # Bytecode in another folder than the package could not be shared.
+            # To be ignored: bytecode in another folder than the package could not be shared.
             elsewhere = {"PYTHONPYCACHEPREFIX": str(root.parent / "bytecode")}
             environment = {**self.environment, **elsewhere}
             self.target = prepare(TINY, "1.0", root, environment, self.lines.append)
@@ -80,7 +80,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.fixture
 def copied_environments(tiny: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Link the files of the first environment: making one takes seconds of processor time."""
+    """Link the files of the first environment, because making one takes seconds of CPU time."""
     call = _Steps._call
 
     def link(steps: _Steps, command: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ def test_another_command_belongs_to_no_target(tiny: Prepared, tmp_path: Path) ->
 
 @pytest.fixture
 def pip(tiny: Prepared, tmp_path: Path) -> Pip:
-    # A constraint of the user makes pip call a missing build a conflict.
+    # With a user's constraint, pip reports a missing build as a conflict.
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("tensors<=3\n")
     environment = {**tiny.environment, "PIP_CONSTRAINT": str(constraints)}
@@ -261,7 +261,7 @@ def test_preparing_goes_on_where_it_was_stopped(
         if "packages to install" in line:
             make_wheel(index, "json-part", "1.1", module="changed = True\n")
 
-    # Two packages are there when the third turns out not to be what was planned.
+    # Two packages are installed when the third turns out to differ from the plan.
     with pytest.raises(ConfigError, match="run the same command again to go on"):
         prepare(TINY, "1.0", home.parent, offline(index), change_json_part)
     begun = entry_of(home)
@@ -272,7 +272,7 @@ def test_preparing_goes_on_where_it_was_stopped(
     assert set(begun.partial.installed) == {"tiny-serve", "tensors"}
     site = site_packages(home / "env")
     assert not (site / "json_part.py").exists()
-    # A process may also end in the middle of a package: its METADATA is there and little else.
+    # A process may also end in the middle of a package, leaving its METADATA and little else.
     half = site / "json_part-1.1.dist-info"
     half.mkdir()
     (half / "METADATA").write_text("Metadata-Version: 2.1\nName: json-part\nVersion: 1.1\n")
@@ -307,7 +307,7 @@ def test_two_targets_share_what_both_need_and_can_be_removed_alone(
     assert one.stat().st_nlink == 2
     total, shared = disk_bytes(tmp_path / "other-1.0")
     assert 0 < shared < total
-    # Its commands run its own interpreter.
+    # The commands of the second environment run its own interpreter.
     script = second / "bin" / "tensors"
     assert str(second) in script.read_text().splitlines()[0]
     assert subprocess.run([script], capture_output=True, check=True).stdout == b"works\n"
@@ -368,7 +368,7 @@ def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imp
     )  # fmt: skip
     lines: list[str] = []
 
-    # Its METADATA wants another json-part, and one that cannot be had.
+    # Its METADATA requires json-part>=1 and json-part<1, which no version satisfies.
     ready = prepare(driven, "3.0", tmp_path / "root", offline(index), lines.append)
 
     assert {(one.name, one.version) for one in ready.packages} == {

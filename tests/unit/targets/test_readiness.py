@@ -1,4 +1,4 @@
-"""Whether a server serves: against servers that do, that will, and that never do."""
+"""Whether a server is ready: tried on servers that are, that become so, and that never do."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_few_tokens_of_the_first_model_are_asked_for() -> None:
     assert path == "/v1/completions"
     assert isinstance(body, dict)
     assert (body["model"], body["max_tokens"]) == ("tiny", 4)
-    # Nobody's server is ended by a question: short prompts are where kernels have their edges.
+    # A check must not end a user's server, and very short prompts are edge cases for kernels.
     assert len(body["prompt"].split()) > 3
 
 

@@ -1,4 +1,4 @@
-"""The wire: what goes in comes out, and who speaks another language is told so in one sentence."""
+"""The wire: messages arrive unchanged, and a peer with another protocol gets one clear sentence."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_the_parent_is_never_held_up_by_a_worker_that_does_not_read(
     parent.post(m.Abort("big"))
     parent.exchange(0.0)
 
-    # Nobody has read a byte so far; now somebody does, and everything is there in order.
+    # Nothing was read so far; once the worker reads, everything arrives in order.
     received: list[m.ToWorker] = []
     worker = WorkerWire(pair[1])
 

@@ -1,4 +1,4 @@
-"""Thresholds in reports: a gate and a row each, and back from verdict.json."""
+"""Thresholds in reports: a gate and a row for each, also when read back from verdict.json."""
 
 from __future__ import annotations
 

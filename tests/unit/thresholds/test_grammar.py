@@ -1,4 +1,4 @@
-"""The words of a threshold: what they mean, and what is told of words that mean nothing."""
+"""The grammar of thresholds: what each form means, and the messages for wrong ones."""
 
 from __future__ import annotations
 
