@@ -50,7 +50,7 @@ class Script:
         self.manifests: dict[str, Manifest] = {}
         self.closed: list[str] = []
         self.finished: list[str] = []
-        self.processes: list[str] = []  # steps of their lives, in order
+        self.processes: list[str] = []  # launch, start and retire steps, in order
         self.lost_at: str | None = None  # the step of a renewal in which the second version is lost
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The fake clock moves only when told to."""
+"""The fake clock moves only when it is advanced."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from hybridbench.rundir.layout import published_schema
 from tests.unit.made_findings import a_finding
 from tests.unit.report import synthetic
 
-# `jsonschema.validate` would check the schema itself once more for each verdict.
+# `jsonschema.validate` would check the schema itself again for each verdict.
 VALIDATOR = jsonschema.Draft202012Validator(published_schema("verdict"))
 MAKERS = (
     synthetic.leak_verdict,

@@ -1,4 +1,4 @@
-"""What a document says, before any format."""
+"""The contents of a document, before it is rendered in any format."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from hybridbench.report.document import Chart, Legend, Line
 
 
 def lines_of(chart: Chart, borders: Sequence[float] = ()) -> list[dict[str, Any]]:
-    """The lines as the page's script reads them."""
+    """Return the lines as the page's script reads them."""
     lines: list[dict[str, Any]] = json.loads(json.dumps(chart_data(chart, borders)))["lines"]
     return lines
 
@@ -100,7 +100,7 @@ def test_no_line_crosses_the_border_between_two_workers() -> None:
 
 
 def test_a_span_just_below_a_power_of_ten_is_drawn() -> None:
-    """Its logarithm is rounded up to that of the power."""
+    """The logarithm of the span is rounded up to that of the power."""
     t = np.arange(3.0)
     for power in range(-12, 6):
         span = float(np.nextafter(50_000.0 * 10.0**power, 0.0))

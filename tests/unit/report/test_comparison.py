@@ -1,4 +1,4 @@
-"""A comparison as a document: every format, the answer first, what to do next."""
+"""The document of a comparison, in every format: the answer first, then what to do next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""report.html: self-contained, strict, whole, and small enough to mail."""
+"""report.html: self-contained, strict, complete, and small enough to mail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stored healthy run of two hours: real samples, and a bound that the analysis must keep."""
+"""The stored healthy run of two hours: real samples, and a bound that the analysis must meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog as a process without the engine sees it."""
+"""The defect catalog, as read in a process without the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hybridbench.worker.defect_catalog import main
 
 @pytest.fixture
 def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the child's code in this process: a child that imports the engine takes seconds."""
+    """Run the child's code in this process: importing the engine in a child takes seconds."""
 
     def answer_of(command: Sequence[str], patience_s: float) -> Answer:
         del patience_s

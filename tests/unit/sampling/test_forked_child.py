@@ -1,4 +1,4 @@
-"""A child that works, fails, hangs, or dies: the parent always gets rid of it and knows why."""
+"""A child that works, fails, hangs or dies: the parent always ends it and reports the cause."""
 
 from __future__ import annotations
 

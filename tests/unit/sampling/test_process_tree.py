@@ -249,7 +249,7 @@ def test_processor_time_and_its_owner_are_read_of_every_process(
 
 
 def test_what_another_users_process_does_not_show_is_listed(tmp_path: Path) -> None:
-    """As the kernel has it for another user: no descriptors, no page tables."""
+    """What the kernel denies for another user's process: descriptors and page tables."""
     pid = os.getpid()
     folder = tmp_path / str(pid)
     folder.mkdir()

@@ -11,7 +11,7 @@ from hybridbench.series.cells import number_in, ungrouped
     ("cell", "groups", "unsure", "expected"),
     [
         ("2.931GiB / 15.5GiB", "", ",", "2.931GiB / 15.5GiB"),  # docker stats
-        ("2.931 GiB", ".", ",.", "2.931 GiB"),  # the same, beside dates such as 31.12.2026
+        ("2.931 GiB", ".", ",.", "2.931 GiB"),  # the same, next to dates such as 31.12.2026
         ("1.234 MB", ".", ",.", "1234 MB"),
         ("2,014 MiB", "", ",.", "2014 MiB"),
         ("2,014 GiB", "", ",.", "2,014 GiB"),

@@ -19,7 +19,7 @@ PROVES_NOTHING = ("systemctl",)
 
 
 def wrong(made: Generated, verdict: FileVerdict) -> str:
-    """What is wrong with a verdict; empty if nothing is.  Undecided is not wrong."""
+    """Return what is wrong with a verdict; empty if nothing is.  Undecided is not wrong."""
     leaks = [row for row in verdict.rows if row.verdict is VerdictKind.LEAK]
     if not made.leaks:
         return f"{leaks[0].name} does not grow" if leaks else ""

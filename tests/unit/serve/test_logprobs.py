@@ -231,7 +231,7 @@ def test_the_load_client_reads_every_form(server: Server) -> None:
     for tokens in (*map(tokens_in, openai), generated_tokens(*own)):
         assert len(tokens) == TOKENS
         assert all(len(token.others) == 4 for token in tokens)
-        # The best token leads the next.
+        # The best token is more likely than the next.
         assert all(token.gap is not None and token.gap > 0 for token in tokens)
     assert tokens_in(openai[0]) == generated_tokens(*own)
 

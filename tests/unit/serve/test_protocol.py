@@ -89,7 +89,7 @@ def around(test: Callable[[Program, int], Awaitable[None]], limits: Limits = LIM
 
 
 async def talk(port: int, sent: bytes) -> bytes:
-    """What comes back for ``sent``, up to the end of the connection."""
+    """Send ``sent``; return what comes back until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)

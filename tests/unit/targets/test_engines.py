@@ -1,4 +1,4 @@
-"""The engines that can be prepared: their names, and what each brings into an environment."""
+"""The engines that can be prepared: their names, and what each one adds to an environment."""
 
 from __future__ import annotations
 

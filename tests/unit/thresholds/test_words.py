@@ -1,4 +1,4 @@
-"""The words of each outcome of a threshold, and of each reason for which it was not checked."""
+"""The wording of each outcome of a threshold, and of each reason for which it was not checked."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def kinds(record: RunRecord) -> list[str]:
 
 
 def with_share(name: str, share: float) -> RunRecord:
-    """The counter ``name`` grows by ``share`` seconds a second."""
+    """The counter ``name`` grows by ``share`` seconds per second."""
     record = record_with_rss()
     t = record.series["rss_bytes"].t_s
     return with_series(record, Series(name, t, share * t))

@@ -23,7 +23,7 @@ def judged(
     seed: int,
     besides: FloatArray | float = 0.0,
 ) -> Estimate:
-    """Estimate for a process that keeps ``kept_mb`` for each request of the peak in flight.
+    """Estimate for a process that keeps ``kept_mb`` times the peak number of requests in flight.
 
     ``besides`` [MB, samples] is added to its memory.
     """

@@ -259,7 +259,7 @@ def test_memory_that_falls_is_not_said_to_fill(seed: int) -> None:
 
 
 def test_growth_of_the_later_half_alone_is_compared_with_the_whole_floor() -> None:
-    """Nothing explains the first half; the floor of the later one is growth in half the time."""
+    """No model fits the first half; the second must reach the whole floor in half the time."""
     t = np.arange(60.0, 7195.0)
     first = t < 3600.0
     rng = np.random.default_rng(3)

@@ -76,7 +76,7 @@ def day(hours: float, phase_h: float) -> FloatArray:
         (day(31.0, 12.0), False),  # from one evening to the next night
         (day(80.0, 0.0), False),  # three days and more
         (600.0 * SHARE, False),
-        (400.0 * (SHARE < 0.1) + 500.0 * np.clip(SHARE - 0.1, 0.0, 1.0), False),  # a start
+        (400.0 * (SHARE < 0.1) + 500.0 * np.clip(SHARE - 0.1, 0.0, 1.0), False),  # a start-up
     ],
     ids=["morning to noon", "evening to noon", "one peak", "several cycles", "a ramp", "a start"],
 )
@@ -114,7 +114,7 @@ def test_a_swing_counts_even_if_only_the_later_half_is_judged() -> None:
         (day(36.0, 18.0), 0.0),
         (day(80.0, 0.0) + 300.0 * SHARE, 0.0),  # a period can be measured
         (600.0 * SHARE, 0.0),  # nothing was freed
-        (day(36.0, 18.0) * (SHARE < 0.5) + 300.0 * (SHARE > 0.1), 0.0),  # a start, then nothing
+        (day(36.0, 18.0) * (SHARE < 0.5) + 300.0 * (SHARE > 0.1), 0.0),  # a start-up, then nothing
     ],
     ids=["a leak", "no leak", "several cycles", "a ramp", "a start"],
 )
