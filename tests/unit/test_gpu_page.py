@@ -37,7 +37,7 @@ def of(steps: tuple[Step, ...], title: str) -> Step:
 
 
 def runs(step: Step, tmp_path: Path, limit_s: float = 60.0) -> tuple[Result, str]:
-    """Really run ``step``; return its result, and a page with only that."""
+    """Run ``step``; return its result, and a page with that result alone."""
     result = run_step(step, environment_of(tmp_path, tmp_path), limit_s, tmp_path)
     return result, page(HEADER, [result], "2026-01-01")
 

@@ -47,7 +47,7 @@ def test_a_step_too_small_to_matter_is_none() -> None:
 def test_chance_makes_few_changes() -> None:
     found = [bool(change_points(noise(count, seed))) for seed in range(60) for count in (8, 15)]
 
-    # Chance makes either of the two tests find one in about one series of fifty.
+    # By chance, either of the two tests fires in about one series of fifty.
     assert sum(found) <= 7
 
 

@@ -72,8 +72,7 @@ def test_requests_that_a_server_did_not_serve_are_a_note(refused: int, is_said: 
         ),
         (Interrupted(signal="SIGINT", t_s=225.0), "interrupted after 3m45s; partial results"),
         (
-            # Memory that was allocated while the worker answered does not count as negative
-            # release.
+            # Memory allocated while the worker answered does not count as negative release.
             Reclaim(300 * 2**20, 301 * 2**20, 300 * 2**20, 250 * 2**20, t_s=239.0),
             "of 300 MiB held while idle, malloc_trim released 0 B, flushing the cache 1.00 MiB, a "
             "full collection 50.0 MiB",

@@ -45,7 +45,7 @@ def of(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 HALF = torch.bfloat16
-# Bytes per value: two in HALF, four in float32 (all states), eight for an index.
+# Bytes per value: two in HALF, four in float32, eight for an index.
 CASES: list[tuple[str, list[object], int, int]] = [
     (
         "store_kv",

@@ -1,4 +1,4 @@
-"""Simulated processes: healthy ones settle, leaks have their stated size, kinds are held out."""
+"""Simulated processes: healthy ones settle, leaks have their stated size, and some are held out."""
 
 from __future__ import annotations
 

@@ -92,8 +92,7 @@ def test_a_matrix_of_releases_is_a_plan(tmp_path: Path) -> None:
         "qwen3-next+one-by-one+vllm-0.32.0",
         "compare+sglang-cache-0.5.12.post1-vs-sglang-cache-0.5.13+qwen3-next+chat-churn",
     ]
-    # A server uses its first checkpoint unless one is named; driven classes use the profile's
-    # model.
+    # A server's default is its first checkpoint, a driven class's is the profile's model.
     assert "soak" in said[0]
     assert "--target vllm==0.31.0" in said[0]
     assert "--model llama" in said[0]

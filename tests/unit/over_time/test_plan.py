@@ -1,4 +1,4 @@
-"""Each fault in a plan is one sentence with file and line; what is published on plans is true."""
+"""Each fault in a plan is one sentence with file and line; the docs about plans are true."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def answer(
 
 
 def lineages(wrong: Sequence[FinishedAnswer], right: Sequence[FinishedAnswer]) -> list[Lineages]:
-    """Return the lineages of answers that are no heirs and were not chosen for a trait."""
+    """Return the lineages of answers that are neither heirs nor chosen for a trait."""
     first = Kind(heir=False)
     found = answer_tally.lineages([(a, first) for a in wrong], [(a, first) for a in right])
     return list(found)

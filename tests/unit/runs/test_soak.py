@@ -1,4 +1,4 @@
-"""Whole soaks: what is left of one that did not begin; with a sample, there is always a verdict."""
+"""Whole soaks: what a failed start leaves behind; once sampled, a run always has a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory left by observation is distinguished from the process's own."""
+"""Memory that observation leaves behind is distinguished from the process's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire: messages arrive unchanged, and a peer with another protocol gets one clear sentence."""
+"""The wire: messages arrive unchanged; a peer of another version is refused in one sentence."""
 
 from __future__ import annotations
 

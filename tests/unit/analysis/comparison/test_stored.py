@@ -137,9 +137,7 @@ def test_no_speed_is_called_when_others_had_the_processors() -> None:
 
 
 def watched(others: float | None) -> RunRecord:
-    """The same run of an observed server, while other programs use ``others`` CPU seconds per
-    second.
-    """
+    """The same run of an observed server; other programs use ``others`` CPU seconds a second."""
     run = _run()
     series = {name: one for name, one in run.series.items() if name != "worker_cpu_wait_s"}
     t = run.series["step_s"].t_s

@@ -1,4 +1,4 @@
-"""Losses at random times: a line under a random walk, versus a fill, with an honest interval."""
+"""Losses at random times: a line under a random walk versus a fill, and the line's interval."""
 
 from __future__ import annotations
 
