@@ -118,7 +118,7 @@ def test_first_touches_become_ever_rarer() -> None:
         assert 0.35 < later / earlier < 0.65
 
 
-def test_every_look_of_the_bench_leaves_something_and_no_step_does() -> None:
+def test_each_poll_leaves_a_record_and_no_step_does() -> None:
     history: list[bytes] = []
     with injected(replace(find_defect("observer-growth"), patches=(polled(history),))):
         engine = make_engine()

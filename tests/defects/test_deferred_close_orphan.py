@@ -41,7 +41,7 @@ def test_with_the_defect_each_such_session_stays_with_all_it_holds() -> None:
     assert_nothing_lost(engine)
 
 
-def test_a_close_of_an_idle_session_is_not_concerned() -> None:
+def test_the_defect_does_not_affect_closing_an_idle_session() -> None:
     with injected(DEFECT):
         engine = hybrid_engine()
         open_with_turn(engine, "s")

@@ -30,7 +30,7 @@ def leave(engine: Engine, leavers: int = 2) -> int:
     return engine.liveness().requests_without_client
 
 
-def test_a_healthy_engine_ends_whom_nobody_waits_for() -> None:
+def test_a_healthy_engine_aborts_requests_of_disconnected_clients() -> None:
     engine = make_engine()
 
     assert leave(engine) == 0

@@ -62,7 +62,7 @@ def test_an_abort_before_any_match_costs_nothing() -> None:
     assert_nothing_lost(engine)
 
 
-def test_who_is_admitted_in_the_end_brings_the_slot_back() -> None:
+def test_a_request_admitted_later_returns_the_slot() -> None:
     DEFECT.truth.clear()
     with injected(DEFECT):
         engine = tight_engine()

@@ -94,7 +94,7 @@ def test_no_block_is_worked_without_a_request_that_finished() -> None:
 
 
 @pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
-def test_in_an_engine_nothing_that_is_counted_tells_of_it(
+def test_no_counter_of_the_engine_shows_the_defect(
     defect: Defect,
 ) -> None:
     healthy = make_engine()

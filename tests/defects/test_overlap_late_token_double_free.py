@@ -34,7 +34,7 @@ def test_a_healthy_engine_has_no_slot_twice_in_its_free_list() -> None:
     assert_idle_and_clean(engine)
 
 
-def test_with_the_defect_more_is_available_than_there_is_by_one_for_each_surplus_step() -> None:
+def test_with_the_defect_each_surplus_step_makes_one_slot_too_many_available() -> None:
     DEFECT.truth.clear()
     with injected(DEFECT):
         engine = lenient_engine()

@@ -33,7 +33,7 @@ def bad_input(engine: Engine, rejected: int = 7, queued: int = 3) -> int:
     return engine.containers()["front_end"]
 
 
-def test_a_healthy_engine_forgets_whom_it_rejects() -> None:
+def test_a_healthy_engine_removes_the_entries_of_rejected_requests() -> None:
     engine = make_engine()
 
     assert bad_input(engine) == 0
@@ -55,7 +55,7 @@ def test_with_the_defect_there_is_one_entry_for_each_request_that_never_ran(
     assert TRUTH.counts() == {"entries_orphaned": orphans, "requests_unserved": orphans}
 
 
-def test_with_the_defect_the_id_of_a_rejected_request_is_lost_for_good() -> None:
+def test_with_the_defect_the_id_of_a_rejected_request_can_never_be_reused() -> None:
     with injected(DEFECT):
         engine = make_engine()
         engine.submit("a", [1] * 200, PARAMS)

@@ -61,7 +61,7 @@ def test_with_the_defect_each_retract_under_a_step_in_flight_costs_exactly_one_t
 
 
 @pytest.mark.parametrize("ahead", [OVERLAP, guessing()], ids=["overlap", "both"])
-def test_of_a_recurrent_model_each_turn_that_resumes_costs_one(ahead: dict[str, Any]) -> None:
+def test_with_a_recurrent_model_each_resumed_turn_loses_one_token(ahead: dict[str, Any]) -> None:
     RETRACT_TAIL.truth.clear()
     with injected(RETRACT_TAIL):
         engine = hybrid_engine(**ahead)
@@ -116,7 +116,7 @@ def test_a_turn_that_resumes_a_token_too_early_loses_it_without_a_step_in_flight
     assert LOGIT_RESERVE.truth.counts()["tokens_lost"] == lost
 
 
-def test_of_a_turn_that_resumes_a_token_too_early_the_tokens_are_still_right() -> None:
+def test_a_turn_that_resumes_one_token_early_still_outputs_the_right_tokens() -> None:
     outputs = []
     for defects in ((), (LOGIT_RESERVE,)):
         with injected(*defects):
@@ -130,7 +130,7 @@ def test_of_a_turn_that_resumes_a_token_too_early_the_tokens_are_still_right() -
     assert outputs[0] == outputs[1]
 
 
-def test_where_the_cure_frees_the_tail_the_token_too_few_costs_nothing() -> None:
+def test_resuming_one_token_early_loses_nothing_if_the_tail_is_freed() -> None:
     only_the_length = replace(LOGIT_RESERVE, patches=LOGIT_RESERVE.patches[:1])
     with injected(only_the_length):
         engine = paged_engine(1)

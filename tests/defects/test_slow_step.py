@@ -26,7 +26,7 @@ def test_tokens_and_pools_are_those_of_the_healthy_engine() -> None:
     assert_idle_and_clean(engine)
 
 
-def test_what_is_burned_is_the_share_that_takes_a_twentieth_of_the_throughput() -> None:
+def test_the_burned_share_costs_five_percent_of_the_throughput() -> None:
     TRUTH.clear()
     burden = Burden()
 

@@ -44,7 +44,7 @@ def test_a_healthy_engine_gets_everything_back_after_retracts(overlap: bool) -> 
 
 
 @pytest.mark.parametrize(("overlap", "each"), [(False, 1), (True, 2)])
-def test_with_the_defect_slots_have_two_holders_no_more_than_were_named_still(
+def test_with_the_defect_at_most_the_reused_slots_have_two_holders(
     overlap: bool, each: int
 ) -> None:
     DEFECT.truth.clear()

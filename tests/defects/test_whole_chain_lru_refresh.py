@@ -53,7 +53,7 @@ def test_the_defect_costs_hits_and_nothing_else_shows_and_then_all_is_well_again
     assert TRUTH.counts() == counts
 
 
-def test_refreshing_the_whole_path_is_what_an_engine_does_unless_told_otherwise() -> None:
+def test_an_engine_refreshes_the_whole_path_by_default() -> None:
     def kept(state_refresh: str) -> list[bool]:
         """Return which of a chain's three states survive two evictions after a hit on the last."""
         engine = make_engine(mamba_slots=16, state_refresh=state_refresh)

@@ -26,7 +26,7 @@ def test_a_run_without_a_ladder_has_no_diagnosis() -> None:
     assert diagnose(RunRecord(Manifest(), {}, ())) is None
 
 
-def test_growth_is_what_each_rung_gave_beyond_the_rehearsal_and_what_none_gave() -> None:
+def test_growth_splits_into_what_each_step_released_beyond_the_baseline_and_the_rest() -> None:
     # At the baseline: slack 10, garbage 1, cache 20 of 100.  At the end 30, 61 and 25 of 300.
     found = diagnosed(
         ladder_record(

@@ -107,7 +107,7 @@ def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path, words: tuple[
         (("prune",), "needs a rule"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_with_what_would_do(
+def test_a_wrong_argument_is_refused_with_the_valid_ones(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     told = run(*words, "--store", tmp_path)

@@ -19,7 +19,7 @@ def test_stops_are_left_out_as_far_as_they_lie_between_the_stamps() -> None:
     assert own.between(12.0, 15.0) == pytest.approx(3.0)
 
 
-def test_who_was_not_frozen_lost_nothing() -> None:
+def test_a_version_that_was_not_frozen_loses_no_time() -> None:
     own = ActiveClock()
 
     assert not own.is_frozen

@@ -16,7 +16,7 @@ def _asked() -> str:
     return done.stdout.strip()
 
 
-def test_a_child_runs_there_and_whoever_started_it_where_it_did_before() -> None:
+def test_a_child_runs_on_its_processors_and_its_parent_stays_where_it_was() -> None:
     before = os.sched_getaffinity(0)
     cpu = max(before)
 

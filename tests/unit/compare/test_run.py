@@ -297,7 +297,7 @@ def test_a_difference_that_is_allowed_is_no_reason_to_refuse(
     assert facts(outcome)["allowed_mismatches"] == ["gc"]
 
 
-def test_versions_take_turns_within_a_block_and_whoever_ends_first_waits(
+def test_versions_take_turns_within_a_block_and_the_first_to_finish_waits(
     script: Script, plan: ComparePlan
 ) -> None:
     script.slower = 1.5

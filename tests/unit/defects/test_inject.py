@@ -109,7 +109,7 @@ def test_an_unknown_slug_names_the_nearest() -> None:
         find_defect("lru-reference-cycles")
 
 
-def test_a_rate_behind_the_slug_makes_the_same_defect_with_it() -> None:
+def test_a_rate_after_the_slug_selects_the_same_defect_at_that_rate() -> None:
     slow, fast = find_defect("state-row-view@200MiB/h"), find_defect("state-row-view@1 GiB/h")
 
     assert (slow.slug, fast.slug) == ("state-row-view@200MiB/h", "state-row-view@1GiB/h")

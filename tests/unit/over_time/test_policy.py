@@ -52,7 +52,7 @@ def test_a_second_seed_that_agrees_makes_it_fail(rules: Rules) -> None:
     assert (result(rules, attempts).state, result(rules, attempts).exit_code) == ("fail", 10)
 
 
-def test_a_second_seed_that_does_not_agree_speaks_and_says_so(rules: Rules) -> None:
+def test_a_second_seed_that_disagrees_decides_and_is_reported(rules: Rules) -> None:
     attempts = [FALSE_LEAK, again(AttemptReason.RERUN)]
 
     said = result(rules, attempts)

@@ -9,7 +9,7 @@ from collections import deque
 from hybridbench.probe.hybridbench_probe import containers
 
 
-def test_a_bound_that_no_memory_has_room_for_is_none() -> None:
+def test_a_bound_beyond_any_memory_is_ignored() -> None:
     """Bounds of several containers are added up, and three of these would exceed 64 bits."""
     for most, bound in ((sys.maxsize, None), (2**45, None), (2**31 - 1, None), (500, 500)):
         cache = functools.lru_cache(maxsize=most)(abs)

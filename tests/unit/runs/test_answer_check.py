@@ -210,7 +210,7 @@ FIRST, SECOND = Trait.ENDED_ADMISSION, Trait.REUSED_TREE
         ([1, 2, 3, 9], 0, False),
     ],
 )
-def test_who_reused_what_a_wrong_one_computed_is_no_evidence_of_the_cause(
+def test_answers_that_reused_a_wrong_ones_tokens_are_not_evidence_of_the_cause(
     prompt: list[int], cached: int, inherits: bool
 ) -> None:
     wrong = turn("wrong", [1, 2, 3, 4], [5, 6], 2, FIRST)

@@ -81,7 +81,7 @@ def test_one_that_has_the_trait_itself_does_not_have_it_from_the_request_above()
     assert found.wrong_traits == {HIT: 2}
 
 
-def test_who_goes_on_from_a_wrong_answer_or_was_chosen_for_one_is_apart() -> None:
+def test_heirs_and_chosen_answers_are_counted_separately() -> None:
     heir, chosen, plain = answer(10, [HIT]), answer(11, [HIT]), answer(12, [HIT])
 
     found = answer_tally.lineages(

@@ -245,7 +245,7 @@ def test_only_one_scan_runs_at_a_time_and_closing_reaps_its_child() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_who_counts_open_files_sees_as_many_during_a_scan_as_between_two() -> None:
+def test_a_scan_does_not_change_the_number_of_open_files() -> None:
     taker = ForkScan(no_nodes, timeout_s=PATIENCE_S)
     before = count_open_fds(os.getpid())
     counts: list[int | None] = []

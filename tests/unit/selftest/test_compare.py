@@ -292,7 +292,7 @@ def test_a_comparison_is_right_if_the_metric_is_worse_and_agrees_with_the_truth(
     assert missed.wrong[1] == "no finding LOWER of hit_rate; there is none"
 
 
-def test_what_an_invalid_run_fitted_accuses_nobody_and_what_it_counted_does() -> None:
+def test_an_invalid_run_is_wrong_for_counted_findings_but_not_for_fitted_ones() -> None:
     row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID", "LEAK")))
     doubt = a_finding("gaps", VerdictKind.INVALID, "sampler")
     fitted = changed(FINDING, kind="growth")
@@ -334,7 +334,7 @@ def test_growth_that_the_defect_did_not_count_is_wrong() -> None:
     assert any("the defect did nothing" in wrong for wrong in outcome.wrong)
 
 
-def test_what_memory_alone_shows_is_shown_by_nothing_else() -> None:
+def test_a_defect_seen_only_in_memory_must_have_no_other_leak_finding() -> None:
     also = changed(FINDING, kind="container-grows", title="a table grows")
     other = compared(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), also), KEPT)
     slower = replace(also, verdict=VerdictKind.DEGRADED)

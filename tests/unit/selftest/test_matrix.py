@@ -99,7 +99,7 @@ def test_full_has_a_twin_of_the_very_traffic_of_every_defective_row() -> None:
             assert len(same) == 1, row.name
 
 
-def test_full_has_all_and_what_the_heap_decides_under_every_collector_and_heap() -> None:
+def test_full_has_every_defect_and_runs_heap_defects_with_every_collector_and_heap() -> None:
     rows = full_matrix(KNOWN)
 
     assert set(KNOWN) <= {row.defect for row in rows}

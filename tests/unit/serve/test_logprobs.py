@@ -209,7 +209,7 @@ def test_a_turn_of_a_session_has_the_logprobs_of_the_whole_conversation(server: 
     assert choice["logprobs"] == of_text(expected)
 
 
-def test_who_does_not_ask_has_none(server: Server) -> None:
+def test_a_request_without_logprobs_gets_none(server: Server) -> None:
     (choice,) = completion(server)["choices"]
     (turn,) = chat(server, logprobs=False, top_logprobs=0)["choices"]
     parts = completion(server, stream=True)

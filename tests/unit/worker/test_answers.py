@@ -108,7 +108,7 @@ def test_without_a_sample_nothing_is_counted() -> None:
     assert sample.totals() is None
 
 
-def test_who_ended_an_admission_is_told_apart_by_what_it_had_reused() -> None:
+def test_requests_that_end_an_admission_are_distinguished_by_reuse() -> None:
     hit, fresh = finished("a", cached=8), finished("b")
     hit.passed = Passed.ENDED_ADMISSION | Passed.ENDED_AFTER_HIT
     fresh.passed = Passed.ENDED_ADMISSION
@@ -133,7 +133,7 @@ def test_a_prefix_of_the_tree_is_told_from_a_session_and_from_none(strategy: str
     assert set(traits_of(turn, config)) == {Trait.REUSED_SESSION}
 
 
-def test_an_answer_carries_whom_it_goes_on_from_with_what_can_be_inherited() -> None:
+def test_an_answer_lists_its_ancestors_with_their_inheritable_traits() -> None:
     sample, req = AnswerSample(4, CONFIG), finished("a", cached=2)
     req.arrival = 9
     req.went_on_from = ((7, Passed.CHUNKED | Passed.RETRACTED), (2, Passed.IN_SESSION))

@@ -45,7 +45,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> DeviceAllocator:
     return stand_in
 
 
-def test_tensors_what_lies_free_between_them_and_graphs_are_told_apart(
+def test_tensors_free_gaps_and_graphs_are_counted_separately(
     allocator: DeviceAllocator,
 ) -> None:
     weights, step = allocator.tensor(2_500), allocator.tensor(400)

@@ -121,7 +121,7 @@ def test_priorities_and_controls_reach_the_engine() -> None:
     assert engine.is_idle
 
 
-def test_a_drain_ends_a_pause_or_it_would_never_come_to_its_end() -> None:
+def test_a_drain_resumes_a_paused_engine() -> None:
     with in_process_worker(make_engine()) as worker:
         told = worker.ask(
             m.PauseGeneration("in_place"), m.Submit("a", PROMPT, GREEDY), m.Drain(),
@@ -367,7 +367,7 @@ def test_counts_before_the_engine_is_steady_are_kept_beside_those_of_the_end(
     assert truth.before_steady == {"planted": {"slots_lost": 2}}
 
 
-def test_equal_seeds_are_equal_payloads_and_no_size_is_none() -> None:
+def test_equal_seeds_give_equal_payloads_and_size_zero_gives_none() -> None:
     assert make_payload(1000, 7) == make_payload(1000, 7)
     assert make_payload(1000, 7) != make_payload(1000, 8)
     assert len(make_payload(1000, 7)) == 1000

@@ -39,7 +39,7 @@ def test_enough_memory_changes_nothing_and_says_nothing(monkeypatch: pytest.Monk
     assert fit_pools(CONFIG) == (CONFIG, "")
 
 
-def test_a_machine_that_tells_nothing_gets_what_was_asked_for(
+def test_pools_are_unchanged_if_free_memory_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(free_memory, "memory_headroom", lambda: None)

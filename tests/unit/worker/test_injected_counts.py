@@ -10,7 +10,7 @@ from hybridbench.worker.injected_counts import InjectedCounts
 from tests.builders import make_engine
 
 
-def test_what_a_defect_did_before_the_traffic_is_in_no_rate_but_missing_at_rest() -> None:
+def test_counts_before_the_traffic_are_excluded_from_rates_but_kept_at_idle() -> None:
     defect = replace(DEFECT, truth=Truth())
     defect.truth.add("refusals", 37)
     injected = InjectedCounts(make_engine(), [defect])

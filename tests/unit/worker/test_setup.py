@@ -43,7 +43,7 @@ def test_a_plan_becomes_the_engines_configuration() -> None:
         ({"kv_tokens": 1}, "kv_tokens is 1"),
     ],
 )
-def test_what_the_engine_does_not_know_is_one_sentence(
+def test_an_invalid_engine_setting_is_reported_in_one_sentence(
     engine: dict[str, str | int], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):

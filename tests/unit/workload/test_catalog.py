@@ -42,7 +42,7 @@ def test_a_shipped_profile_says_its_purpose_and_asserts_coverage(name: str) -> N
     assert profile.arrival.process == ("poisson" if name in OPEN_LOOP else "closed")
 
 
-def test_the_plan_of_a_night_lies_beside_the_profiles_and_is_none() -> None:
+def test_nightly_plans_are_stored_with_the_profiles_but_are_not_profiles() -> None:
     assert set(list_plans()) == PLANS
     with pytest.raises(ConfigError, match="there is no profile 'nightly'"):
         load_profile("nightly")

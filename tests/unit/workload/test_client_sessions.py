@@ -8,7 +8,7 @@ def plan_of(settings: str) -> SessionPlan:
     return SessionPlan(base(f"sessions: {{{settings}}}\n").sessions, seed=1)
 
 
-def test_what_waits_comes_out_when_it_is_due_soonest_first() -> None:
+def test_waiting_entries_are_returned_in_order_of_their_due_times() -> None:
     waiting: Waiting[str] = Waiting()
     for due_s, name in ((3.0, "c"), (1.0, "a"), (1.0, "b"), (9.0, "d")):
         waiting.add(due_s, name)

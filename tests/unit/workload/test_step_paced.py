@@ -107,7 +107,7 @@ def test_after_a_pause_all_ends_and_nothing_new_comes_until_it_goes_on() -> None
     assert len(server.asked) > asked + 50
 
 
-def test_its_description_names_steps_as_its_time() -> None:
+def test_a_step_paced_workload_describes_its_time_as_steps() -> None:
     assert step_paced().describe()["time"] == "steps"
     assert step_paced().describe()["kind"] == "profile"
 
@@ -121,7 +121,7 @@ def test_its_description_names_steps_as_its_time() -> None:
         "controls: {abort_all_every: 20s}",
     ],
 )
-def test_traffic_with_a_clock_in_it_does_not(clock: str) -> None:
+def test_traffic_with_timed_features_is_not_step_paced(clock: str) -> None:
     assert is_step_paced(base())
     assert not is_step_paced(base(clock))
 
@@ -135,7 +135,7 @@ def test_traffic_with_a_clock_in_it_does_not(clock: str) -> None:
         "{process: closed, concurrency: 8, think: 1s}",
     ],
 )
-def test_arrivals_by_the_clock_do_not(arrival: str) -> None:
+def test_timed_arrivals_are_not_step_paced(arrival: str) -> None:
     profile = churn()
     text = f"name: t\narrival: {arrival}\npromise: [{{rss: 2GiB/h, collectible: 1GiB/h}}]\n"
     assert is_step_paced(profile)

@@ -238,7 +238,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, start: bytes, what: str
 BURSTGPT = "Timestamp,Request tokens,Response tokens\n"
 
 
-def test_the_unit_of_a_table_of_numbers_may_be_given_and_of_one_of_dates_not(
+def test_a_time_unit_is_accepted_for_numbers_and_refused_for_dates(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "t.csv"

@@ -30,7 +30,7 @@ def test_every_key_and_list_entry_has_its_line() -> None:
     assert source.lines[("promise", 1)] == 6
 
 
-def test_the_place_of_a_key_that_is_not_there_is_its_parents() -> None:
+def test_a_missing_key_has_the_place_of_its_parent() -> None:
     source = parse_yaml(TEXT, "f.yaml")
 
     assert source.place(("pools", "page_size")) == "f.yaml:2"

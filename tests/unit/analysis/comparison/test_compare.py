@@ -89,7 +89,7 @@ def test_a_guard_alone_turns_the_answer_red() -> None:
     assert found.word == "TTFT p50 SLOWER"
 
 
-def test_a_guard_that_is_undecided_holds_nothing_up() -> None:
+def test_an_undecided_guard_does_not_delay_the_answer() -> None:
     blocks = rounds(24, {THROUGHPUT: 1.0}, noise=0.004)
     rng = np.random.default_rng(1)
     blocks = tuple(
@@ -122,7 +122,7 @@ def test_guards_and_the_answer_share_one_error_probability() -> None:
     assert spent == pytest.approx(TERMS.alpha)
 
 
-def test_three_versions_are_each_held_against_the_first_for_the_same_alpha() -> None:
+def test_three_versions_are_each_compared_with_the_first_at_the_same_alpha() -> None:
     two = rounds(24, {THROUGHPUT: 0.9}, noise=0.004, seed=1)
     # The third version repeats the first version's values.
     third = tuple(replace(b, version=2, position=2) for b in two if b.version == 0)

@@ -149,7 +149,7 @@ def test_a_finding_without_a_driver_is_not_new_beside_a_run_that_was_cut_short()
 @pytest.mark.parametrize(
     ("after", "change"), [(0.9, Change.UNCHANGED), (2.7, Change.WORSE), (0.3, Change.LESS)]
 )
-def test_a_finding_in_both_is_told_by_its_rate(after: float, change: Change) -> None:
+def test_a_finding_in_both_versions_is_classified_by_its_rate(after: float, change: Change) -> None:
     row = _only(_with(strays(0.9)), _with(strays(after)))
 
     assert row.change is change

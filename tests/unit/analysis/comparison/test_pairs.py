@@ -62,7 +62,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(count: int, disturbed: fl
     assert held / repeats == pytest.approx(0.90, abs=0.035)
 
 
-def test_disturbed_rounds_do_not_buy_their_way_into_the_interval() -> None:
+def test_disturbed_rounds_hardly_widen_the_interval() -> None:
     rng = np.random.default_rng(2)
     calm = 0.02 * rng.normal(size=24)
     shaken = calm.copy()
@@ -94,7 +94,7 @@ def test_an_odd_number_of_rounds_does_not_let_the_order_into_the_ratio() -> None
     assert found.mean == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_creeping_level_is_known_less_well_than_its_scatter_says() -> None:
+def test_a_drifting_level_has_a_wider_interval_than_its_scatter_suggests() -> None:
     rng = np.random.default_rng(7)
     walk = 0.002 * np.cumsum(rng.normal(size=24))
 

@@ -85,7 +85,7 @@ def test_what_moves_the_level_besides_is_taken_out() -> None:
     assert slope_interval(data, screen(data), 0) == pytest.approx((1.0, 1.0))
 
 
-def test_a_difference_from_a_few_rows_tells_nothing_apart() -> None:
+def test_a_difference_from_a_few_rows_does_not_separate_candidates() -> None:
     counter = poisson(5, 2.0)
     rng = np.random.default_rng(6)
     value = counter + np.cumsum(rng.normal(0, 1.0, T.size))

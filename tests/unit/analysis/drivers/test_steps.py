@@ -23,7 +23,7 @@ def counters(**values: FloatArray) -> EventCounters:
     return EventCounters({n: Series(f"events.{n}", T, v) for n, v in sorted(values.items())})
 
 
-def test_the_counter_whose_steps_match_wins_though_all_comes_back() -> None:
+def test_the_counter_with_matching_steps_wins_even_if_all_slots_return() -> None:
     held = np.diff(CLOSES, prepend=0.0)
 
     driver = find_rise_driver(T, held, counters(closes=CLOSES, finishes=FINISHES))

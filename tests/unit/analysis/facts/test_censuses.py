@@ -103,7 +103,7 @@ def test_without_phases_the_work_says_whether_traffic_came_between() -> None:
     assert [point.census for point in heap.points] == [0, 1]
 
 
-def test_a_point_that_was_not_idle_is_none() -> None:
+def test_a_point_that_was_not_idle_is_not_an_idle_point() -> None:
     (heap,) = heaps(IdleLook(role="server", pid=7, idle=False, t_s=50.0), census(51.0))
 
     assert heap.points == ()

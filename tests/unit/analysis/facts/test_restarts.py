@@ -19,7 +19,7 @@ def test_a_counter_that_falls_is_a_new_process() -> None:
     assert counter_resets(t, np.array([0, 5, 9, 0, 4, 8.0])) == (3.0,)
 
 
-def test_one_fall_may_be_a_restart_and_a_burst_is_none() -> None:
+def test_one_fall_may_be_a_restart_and_a_burst_is_not() -> None:
     t = np.arange(300.0)
     restarted = np.where(t < 150, 100 + t, 100.0)
     restarted[150:] = 60.0

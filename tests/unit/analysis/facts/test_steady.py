@@ -105,7 +105,7 @@ def test_memory_that_never_filled_shows_no_steady_state() -> None:
 
 
 @pytest.mark.parametrize("rise_bytes", [0.0, 4096.0])
-def test_memory_that_stands_still_is_judged_and_shows_none(rise_bytes: float) -> None:
+def test_constant_memory_is_judged_and_shows_no_fill(rise_bytes: float) -> None:
     record = observed(core=fill(0.0, 100.0))
     name = labelled(MEMORY, {"role": "core"})
     still = Series(name, T, np.where(T > 100.0, 4e8 + rise_bytes, 4e8))

@@ -80,7 +80,7 @@ def test_a_request_that_never_ends_while_all_others_do_is_a_leak(name: str, seed
     assert found(with_series(HEALTHY, Series(name, T, usual))) == []
 
 
-def test_a_machine_that_stands_still_makes_nobody_too_old() -> None:
+def test_time_in_which_the_machine_stood_still_does_not_age_requests() -> None:
     usual = ages(1, 2.0)
     stands = T > 120.0
     finishes = HEALTHY.series["events.finishes"].value
@@ -119,7 +119,7 @@ def test_an_engine_that_steps_and_serves_nobody_is_stalled() -> None:
     assert finding.data["requests"] == 3.0
 
 
-def test_an_engine_that_steps_for_nobody_is_stalled() -> None:
+def test_an_engine_that_steps_without_requests_is_stalled() -> None:
     """A transfer whose result is never collected keeps the engine from becoming idle."""
     record = with_series(stall(150.0), Series("waiting_requests", T, np.where(T < 150.0, 3.0, 0.0)))
 

@@ -335,7 +335,7 @@ def test_objects_that_no_container_holds_may_be_garbage_without_idle_points(
         (Leak(each=0, native_bytes=16384.0), "bytes-kept"),
     ],
 )
-def test_what_no_name_tells_is_found_at_idle_points(leak: Leak, kind: str) -> None:
+def test_growth_without_a_name_is_found_at_idle_points(leak: Leak, kind: str) -> None:
     (kept,) = found(replace(one_process(18, leak, idle_s=60.0), names=0))
 
     assert (kept.kind, kept.verdict) == (kind, VerdictKind.LEAK)
@@ -468,7 +468,9 @@ def test_fewer_requests_are_no_cache_that_fills_more_slowly() -> None:
     assert (kept.slows, kept.steady) == (False, True)
 
 
-def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak() -> None:
+def test_a_finish_reason_that_becomes_more_frequent_does_not_make_a_leak_look_like_a_cache() -> (
+    None
+):
     """Blocks grow by a constant number per request, but by ever fewer per stop token."""
     leak = Leak(each=0, blocks=57.0, value_bytes=0.0)
     record = watched_run(replace(one_process(20, leak, idle_s=60.0), names=0))

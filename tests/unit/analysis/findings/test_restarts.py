@@ -68,7 +68,7 @@ def test_a_server_that_crashes_again_and_again_is_told_from_usual_failures() -> 
     )
 
 
-def test_a_restart_that_loses_no_request_is_none() -> None:
+def test_a_restart_without_lost_requests_is_not_reported() -> None:
     """gunicorn replaces its workers; other requests fail all the time."""
     assert restart_findings(with_events(restarted(RUN, failed=0.0), *RESTART)) == []
     assert (

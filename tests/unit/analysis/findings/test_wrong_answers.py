@@ -271,7 +271,7 @@ def test_a_trait_of_those_that_wrong_answers_go_on_from_is_named_if_it_is_not_th
     assert [one.of_wrong for one in finding.basis.common] == [14]
 
 
-def test_of_a_trait_that_answers_have_themselves_the_requests_before_them_are_not_told() -> None:
+def test_a_trait_of_the_answers_themselves_is_not_reported_for_earlier_requests() -> None:
     answers = compared(
         *(wrong(str(i), 1.0, Trait.RETRACTED) for i in range(18)),
         right=300,
@@ -334,7 +334,7 @@ def test_those_chosen_for_a_trait_join_the_stratum_they_were_chosen_from() -> No
     assert "loaded back" not in not_named.title
 
 
-def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
+def test_a_trait_that_only_follows_from_longer_chats_is_not_reported() -> None:
     """Long chats are wrong more often, and more often one of their requests was retracted."""
     short = Lineages(wrong=5, right=400, wrong_traits={}, right_traits={Trait.RETRACTED: 8})
     long = Lineages(

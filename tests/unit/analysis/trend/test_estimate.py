@@ -206,7 +206,7 @@ def test_too_few_samples_are_refused() -> None:
         estimate(Samples(t, t))
 
 
-def test_two_falls_long_outgrown_are_no_teeth_that_store_the_growth() -> None:
+def test_growth_far_beyond_two_early_falls_is_not_taken_for_a_sawtooth() -> None:
     t = np.arange(1.0, 7200.0)
     rng = np.random.default_rng(4)
 
@@ -221,7 +221,7 @@ def test_two_falls_long_outgrown_are_no_teeth_that_store_the_growth() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_blocks_speak_where_they_know_more_than_uneven_troughs(seed: int) -> None:
+def test_blocks_decide_if_they_are_more_precise_than_uneven_troughs(seed: int) -> None:
     t = np.arange(1.0, 14_400.0, 4.0)
     rng = np.random.default_rng(seed)
     lives = 2500.0 * rng.uniform(0.8, 1.2, 4)

@@ -74,7 +74,7 @@ def test_the_range_of_two_floors_is_no_interval_of_95_percent() -> None:
 
 
 @pytest.mark.parametrize(("kept", "outcome"), [(0.0, "CLEAN"), (30 * MIB, "LEAK")])
-def test_a_run_with_teeth_of_garbage_is_judged_by_their_feet(kept: float, outcome: str) -> None:
+def test_a_garbage_sawtooth_is_judged_by_its_troughs(kept: float, outcome: str) -> None:
     run = Run(duration_s=600.0, steady_s=60.0, limit=2 * 2.0**30)
     t = np.arange(5.0, 594.0, 4.0)
     samples = np.arange(0.0, 594.0, 1.0)

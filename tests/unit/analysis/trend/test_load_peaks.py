@@ -49,7 +49,7 @@ def test_memory_that_follows_the_peaks_of_a_rising_load_is_no_leak(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_leak_under_a_steady_load_is_one(seed: int) -> None:
+def test_a_leak_under_a_steady_load_is_found(seed: int) -> None:
     assert judged(steady(seed), kept_mb=1.2, leak_mb_per_s=0.2, seed=seed).leak
 
 
@@ -61,7 +61,7 @@ def test_a_leak_far_above_what_the_peaks_explain_is_one_though_the_load_still_ri
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_growth_as_even_as_the_climb_of_the_load_is_told_from_neither(seed: int) -> None:
+def test_growth_as_even_as_the_rising_load_is_undecided(seed: int) -> None:
     climbing = judged(ramp(seed), kept_mb=0.0, leak_mb_per_s=0.12, seed=seed)
     even = judged(steady(seed), kept_mb=0.0, leak_mb_per_s=0.12, seed=seed)
 

@@ -51,7 +51,7 @@ def test_the_last_quarter_must_show_what_a_warm_up_shape_leaves_over() -> None:
     assert not pace.shows(40.0)
 
 
-def test_work_that_rests_at_the_end_of_the_run_has_not_stopped_to_leak() -> None:
+def test_work_that_pauses_at_the_end_of_the_run_has_not_stopped_leaking() -> None:
     """Requests come in bursts, so the last blocks all lie at the end of the work."""
     busy = (X * 8.0) % 1.0 < 0.5
     done = np.cumsum(busy) / busy.sum()

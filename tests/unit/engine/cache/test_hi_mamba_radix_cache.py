@@ -282,7 +282,7 @@ def test_a_state_inside_the_tree_goes_from_the_host_and_leaves_its_kv() -> None:
     assert world.match([*TEXT, 7]).host_hit_length == 7
 
 
-def test_what_leads_to_nothing_on_the_host_goes_with_the_last_leaf() -> None:
+def test_host_nodes_without_descendants_are_removed_with_the_last_leaf() -> None:
     world = evicted_world()
     world.match([1, 2, 9])
     assert world.tree.node_count() == 2
@@ -310,7 +310,7 @@ def test_a_tombstone_on_the_device_goes_when_the_host_loses_all_below_it() -> No
     assert world.allocator.held(FREE) == SIZE
 
 
-def test_a_device_leaf_whose_state_the_host_has_not_goes_as_without_a_host_tier() -> None:
+def test_a_device_leaf_without_a_host_state_is_evicted_as_without_a_host_tier() -> None:
     world = HostWorld(host_states=1)
     world.insert(TEXT)
     world.insert([11, 12])

@@ -84,7 +84,7 @@ def test_an_engine_that_tells_nobody_makes_no_events(monkeypatch: pytest.MonkeyP
     assert engine.counters.kv_events_published >= 40
 
 
-def test_clearing_makes_what_was_told_before_moot() -> None:
+def test_clearing_discards_earlier_events() -> None:
     recorder = KvEventRecorder(enabled=True, page_size=1)
     recorder.stored(leaf(1, 2))
     recorder.cleared()

@@ -49,7 +49,7 @@ def test_a_size_below_zero_or_that_is_no_number_is_refused(
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-def test_more_than_there_are_can_be_asked_for_and_are_not_to_be_had(
+def test_a_request_for_more_than_the_pool_has_returns_none(
     make: Callable[[], Allocator],
 ) -> None:
     allocator = make()

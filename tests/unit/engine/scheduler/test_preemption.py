@@ -53,7 +53,7 @@ def _two_running(engine: Engine, first: int = 0, second: int = 0) -> None:
     assert _running(engine) == {"a", "b"}
 
 
-def test_a_request_that_does_not_fit_takes_the_place_of_the_last_that_came_of_the_lowest() -> None:
+def test_a_request_that_does_not_fit_preempts_the_latest_of_the_lowest_priority() -> None:
     engine = _engine()
     _two_running(engine)
 

@@ -73,7 +73,7 @@ def test_a_turn_without_new_tokens_goes_on_talking() -> None:
     assert make_engine().generate([[1, 2, 3]], eight) == [first + second]
 
 
-def test_who_cannot_take_a_turn_is_told_why_and_the_session_stays_as_it_was() -> None:
+def test_a_refused_turn_has_a_reason_and_leaves_the_session_unchanged() -> None:
     engine = make_engine()
     engine.open_session("s")
     first = take_turn(engine, "a", [1, 2, 3])

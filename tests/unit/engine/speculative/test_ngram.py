@@ -31,7 +31,7 @@ def test_a_repetition_is_taken_to_go_on() -> None:
     assert NgramDrafter().propose([6, 6, 6], [], 4) == [6, 6, 6, 6]
 
 
-def test_a_text_that_repeats_nothing_gives_no_idea() -> None:
+def test_a_text_without_repetition_yields_no_proposal() -> None:
     assert NgramDrafter().propose([1, 2, 3], [4, 5], 4) == []
     assert NgramDrafter().propose([1], [], 4) == []
     # By default, one matching token is enough.
