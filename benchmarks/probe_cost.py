@@ -155,9 +155,7 @@ def main(
     ] = None,
     resident_gib: Annotated[
         list[float] | None,
-        typer.Option(
-            help="Its GiB besides 1e6 objects; repeatable.  Default: 8."
-        ),
+        typer.Option(help="Its GiB besides 1e6 objects; repeatable.  Default: 8."),
     ] = None,
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of each kind.")] = 4,
     block_s: Annotated[float, typer.Option(min=1.0, help="Seconds of a block.")] = 10.0,
