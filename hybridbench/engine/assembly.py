@@ -383,7 +383,7 @@ def check_against_model(config: EngineConfig, model_config: ModelConfig) -> None
         )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(
-            f"engine: max_context_len is {config.max_context_len}; the model knows "
+            f"engine: max_context_len is {config.max_context_len}; the model supports "
             f"{model_config.max_position_embeddings} positions."
         )
 
@@ -403,7 +403,7 @@ def _graphs(
         if device.type != "cuda":
             raise ConfigError(
                 f"engine: cuda_graph_max_bs is {config.cuda_graph_max_bs}, but device is "
-                f"'{device}', which records no graphs; set it to 0."
+                f"'{device}', which does not support CUDA graphs; set it to 0."
             )
         if kernels_for(device) is REFERENCE:
             raise ConfigError(

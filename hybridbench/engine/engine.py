@@ -454,7 +454,7 @@ class Engine:
         """Why a session cannot accept a turn, as one sentence; empty if it can."""
         if payload:
             # Its hash would change the first tokens of the earlier conversation.
-            return "a turn of a session brings no payload; send it without session_id"
+            return "a session turn cannot carry a payload; send the request without session_id"
         return self.scheduler.sessions.fault_of_turn(session_id)
 
     def _reject(self, rid: str, fault: str) -> None:

@@ -56,8 +56,8 @@ def test_with_the_defect_the_engine_ends_with_its_own_word_and_no_other() -> Non
 
     assert ends.total() > 1
     assert ends.keys() <= {
-        "nodes went while they were being loaded",
-        "host_mamba: it went while it was loaded",
+        "nodes were removed while being loaded",
+        "host_mamba: host slots changed while being loaded",
     }
 
 

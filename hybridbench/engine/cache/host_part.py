@@ -121,7 +121,7 @@ class HostPart(ABC):
         having = [node for node in nodes if self.has_value(node)]
         apart = {node.id for node in having} ^ {node.id for node in self.queue}
         if apart:
-            raise CacheSanityError(f"{self.name} queue: not what the tree says", sorted(apart))
+            raise CacheSanityError(f"{self.name} queue: inconsistent with the tree", sorted(apart))
         if misplaced := self.queue.misplaced():
             raise CacheSanityError(f"{self.name} queue: out of order", misplaced)
         for node in nodes:
@@ -132,13 +132,15 @@ class HostPart(ABC):
                     f"{self.pool.name}: a part of a node without its KV", [node.id]
                 )
             if self.is_protected(node) and not self.has_value(node):
-                raise CacheSanityError(f"{self.name}: a load reads what is gone", [node.id])
+                raise CacheSanityError(
+                    f"{self.name}: a load is reading a part that was freed", [node.id]
+                )
         held = sum(len(self.host_slots(node)) for node in having)
         protected = sum(len(self.host_slots(node)) for node in having if self.is_protected(node))
         if (held, protected) != (self._held, self._protected):
             raise CacheSanityError(
-                f"{self.name}: nodes hold {held} slots, {protected} of them protected; counted "
-                f"are {self._held} and {self._protected}"
+                f"{self.name}: nodes hold {held} slots, {protected} of them protected; "
+                f"the counters say {self._held} and {self._protected}"
             )
 
     def has_value(self, node: TreeNode) -> bool:

@@ -549,7 +549,7 @@ class HostTier(PrefixTree):
             if node.parent is not None and node.parent.evicted:
                 raise CacheSanityError("a node is below an evicted one", [node.id])
         elif node.host_value is None or node.full_lock_ref:
-            raise CacheSanityError("an evicted node is locked, or nowhere", [node.id])
+            raise CacheSanityError("an evicted node is locked, or has no host slots", [node.id])
 
     def _check_loaded(self, ongoing: Ongoing, operation: CacheOperation) -> None:
         """Check the nodes before loaded slots are attached to them.
@@ -561,14 +561,16 @@ class HostTier(PrefixTree):
         nodes = last_nodes(ongoing.run)
         gone = [node.id for node in nodes if not self._is_in_tree(node)]
         if gone:
-            raise CacheSanityError("nodes went while they were being loaded", gone)
+            raise CacheSanityError("nodes were removed while being loaded", gone)
         for part, runs in zip(self.host_parts, ongoing.loads, strict=True):
             loaded = operation.of(part.pool)
             if loaded is None:
                 continue
             for node, slots in part.divide(runs, loaded.host_slots):
                 if not np.array_equal(part.host_slots(node), slots):
-                    raise CacheSanityError(f"{part.name}: it went while it was loaded", [node.id])
+                    raise CacheSanityError(
+                        f"{part.name}: host slots changed while being loaded", [node.id]
+                    )
 
     def _is_in_tree(self, node: TreeNode) -> bool:
         parent = node.parent
@@ -582,12 +584,12 @@ class HostTier(PrefixTree):
         read = [ongoing.run.node.id for ongoing in self.ongoing_load_back.values()]
         gone = [node_id for node_id in read if node_id not in known]
         if gone:
-            raise CacheSanityError("nodes went while they were being loaded", gone)
+            raise CacheSanityError("nodes were removed while being loaded", gone)
         leaves = {node.id for node in nodes if node.evicted and not node.children}
         queued = {node.id for node in self._evictable_host_leaves}
         if leaves != queued:
             raise CacheSanityError(
-                "evictable host leaves: not what the tree says", sorted(leaves ^ queued)
+                "evictable host leaves: inconsistent with the tree", sorted(leaves ^ queued)
             )
         if misplaced := self._evictable_host_leaves.misplaced():
             raise CacheSanityError("evictable host leaves: out of order", misplaced)
@@ -597,7 +599,7 @@ class HostTier(PrefixTree):
         if (held, protected) != (self._host_size, self._host_protected_size):
             raise CacheSanityError(
                 f"nodes hold {held} host tokens, {protected} of them protected; "
-                f"counted are {self._host_size} and {self._host_protected_size}"
+                f"the counters say {self._host_size} and {self._host_protected_size}"
             )
         for part in self.host_parts:
             part.sanity_check(nodes)

@@ -315,7 +315,7 @@ class MambaLRUList(LRUList):
             if node.mamba_next.mamba_prev is not node or node.mamba_prev.mamba_next is not node:
                 raise CacheSanityError("mamba list: neighbours disagree", [node.id])
             if node.mamba_value is None:
-                raise CacheSanityError("mamba list: a tombstone is in it", [node.id])
+                raise CacheSanityError("mamba list: contains a tombstone", [node.id])
         # An eviction never visits members in the ring.
         kept = [node.id for node in self.held() if not node.mamba_lock_ref]
         if kept:

@@ -257,8 +257,8 @@ class MambaRadixCache(PrefixTree):
         counted = (self.mamba_evictable_size_, self.mamba_protected_size_)
         if counted != (len(unlocked), len(with_state) - len(unlocked)):
             raise CacheSanityError(
-                f"{len(unlocked)} states of {len(with_state)} are unlocked, counted are "
-                f"{counted[0]} evictable and {counted[1]} protected"
+                f"{len(unlocked)} states of {len(with_state)} are unlocked, but the counters "
+                f"say {counted[0]} evictable and {counted[1]} protected"
             )
 
     # Transfer from requests.
@@ -579,7 +579,7 @@ def hybrid_rows(params: CacheInitParams) -> HybridReqToTokenPool:
 def check_same(walked: set[int], listed: set[int], name: str) -> None:
     """Raise CacheSanityError, naming the nodes in only one of the sets, unless they are equal."""
     if walked != listed:
-        raise CacheSanityError(f"{name}: not what the tree says", sorted(walked ^ listed))
+        raise CacheSanityError(f"{name}: inconsistent with the tree", sorted(walked ^ listed))
 
 
 def check_refusals(needless: int) -> None:

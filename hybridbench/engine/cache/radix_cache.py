@@ -142,7 +142,7 @@ class RadixCache(PrefixTree):
         queued = {node.id for node in self._evictable_leaves}
         if leaves != queued:
             raise CacheSanityError(
-                "evictable leaves: not what the tree says", sorted(leaves ^ queued)
+                "evictable leaves: inconsistent with the tree", sorted(leaves ^ queued)
             )
         if misplaced := self._evictable_leaves.misplaced():
             raise CacheSanityError("evictable leaves: out of order", misplaced)

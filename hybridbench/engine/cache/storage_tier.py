@@ -238,7 +238,7 @@ class StorageTier(HostTier):
         reading += self.ongoing_backup.values()
         gone = [covered.node.id for covered in reading if covered.node.id not in known]
         if gone:
-            raise CacheSanityError("nodes went while the storage needed them", gone)
+            raise CacheSanityError("nodes were removed while a storage transfer used them", gone)
         super()._check_host(nodes)
 
     def _leads_to_protected(self, node: TreeNode) -> bool:

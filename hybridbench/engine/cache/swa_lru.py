@@ -84,7 +84,7 @@ class SWALRUList:
             if older is not self.tail and self._age(older) >= self._age(node):
                 raise CacheSanityError("swa list: out of order", [older.id, node.id])
             if node.swa_tombstone:
-                raise CacheSanityError("swa list: a tombstone is in it", [node.id])
+                raise CacheSanityError("swa list: contains a tombstone", [node.id])
             older = node
 
     def _age(self, node: TreeNode) -> int:

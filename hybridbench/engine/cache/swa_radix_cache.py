@@ -185,10 +185,10 @@ class SWARadixCache(PrefixTree):
         self.full_lru_list.sanity_check()
         self._window.sanity_check(nodes)
         if {node.id for node in nodes} != {node.id for node in self.full_lru_list}:
-            raise CacheSanityError("full list: not what the tree says")
+            raise CacheSanityError("full list: inconsistent with the tree")
         leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
         if leaves != {node.id for node in self.full_lru_list.evictable()}:
-            raise CacheSanityError("evictable leaves: not what the tree says", sorted(leaves))
+            raise CacheSanityError("evictable leaves: inconsistent with the tree", sorted(leaves))
         dead = [node.id for node in nodes if node.swa_tombstone and node.id in leaves]
         if dead:
             raise CacheSanityError("a tombstone is an unlocked leaf", dead)

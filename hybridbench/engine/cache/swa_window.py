@@ -170,7 +170,9 @@ class TreeWindow:
     def lock(self, node: TreeNode) -> int:
         """Lock the nodes of one window up to the end of ``node``; return the tokens locked."""
         locked, tombstone = self._lock_up(node, self._before)
-        assert tombstone is None, f"{node} cannot be gone on from: {tombstone}"
+        assert tombstone is None, (
+            f"no request can continue from {node}: tombstone {tombstone} is in its window"
+        )
         return locked
 
     def lock_present(self, node: TreeNode) -> int:
@@ -186,7 +188,7 @@ class TreeWindow:
                 self.evictable_size += len(node.value)
                 self.protected_size -= len(node.value)
             locked -= len(node.value)
-            assert node.parent is not None, f"{node} was taken out of the tree"
+            assert node.parent is not None, f"{node} was removed from the tree"
             node = node.parent
         assert locked == 0, "a receipt ends inside a node"
 
@@ -195,7 +197,7 @@ class TreeWindow:
         self.lru_list.sanity_check()
         inside = [node for node in nodes if not node.swa_tombstone]
         if {node.id for node in inside} != {node.id for node in self.lru_list}:
-            raise CacheSanityError("swa list: not what the tree says")
+            raise CacheSanityError("swa list: inconsistent with the tree")
         for node in nodes:
             if node.swa_lock_ref > node.full_lock_ref or node.swa_lock_ref < 0:
                 raise CacheSanityError("more window locks than locks, or fewer than 0", [node.id])
@@ -207,7 +209,7 @@ class TreeWindow:
         if counted != (evictable, protected):
             raise CacheSanityError(
                 f"the window pool has {evictable} evictable and {protected} protected tokens of "
-                f"nodes, counted are {counted[0]} and {counted[1]}"
+                f"nodes, but the counters say {counted[0]} and {counted[1]}"
             )
 
     def _lock_up(self, node: TreeNode, wanted: int) -> tuple[int, TreeNode | None]:

@@ -344,14 +344,14 @@ class PrefixTree(BasePrefixCache):
         if counted != (evictable, protected):
             raise CacheSanityError(
                 f"nodes hold {evictable} evictable and {protected} protected KV tokens, "
-                f"counted are {counted[0]} and {counted[1]}"
+                f"but the counters say {counted[0]} and {counted[1]}"
             )
         return nodes
 
     def _check_node(self, node: TreeNode) -> None:
         parent = _parent_of(node)
         if parent.children.get(self._child_key(parent, node.key)) is not node:
-            raise CacheSanityError("a node's parent does not know it", [node.id])
+            raise CacheSanityError("a node is missing from its parent's children", [node.id])
         self._check_value(node)
         if len(node.key) % self.page_size != 0:
             raise CacheSanityError(f"{len(node.key)} tokens are not whole pages", [node.id])
@@ -377,5 +377,5 @@ def join(path: Sequence[TreeNode]) -> IntArray:
 
 
 def _parent_of(node: TreeNode) -> TreeNode:
-    assert node.parent is not None, f"{node} is the root or was taken out of the tree"
+    assert node.parent is not None, f"{node} is the root or was removed from the tree"
     return node.parent

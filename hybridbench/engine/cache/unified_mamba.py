@@ -221,8 +221,8 @@ class MambaComponent(TreeComponent):
         counted = (self._evictable, self._protected)
         if counted != (len(unlocked), len(with_state) - len(unlocked)):
             raise CacheSanityError(
-                f"{len(unlocked)} states of {len(with_state)} are unlocked, counted are "
-                f"{counted[0]} evictable and {counted[1]} protected"
+                f"{len(unlocked)} states of {len(with_state)} are unlocked, but the counters "
+                f"say {counted[0]} evictable and {counted[1]} protected"
             )
 
     def _give(self, node: TreeNode, slot: int, time: int) -> None:

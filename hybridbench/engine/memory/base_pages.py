@@ -52,7 +52,7 @@ class BaseTokenToKVPoolAllocator:
         self.page_size = page_size
         self.num_pages = size // page_size
         if self.num_pages < 1:
-            raise ValueError(f"{size} tokens are not even one page of {page_size}")
+            raise ValueError(f"size {size} is less than one page of {page_size}")
         self.dtype = dtype
         self.device = torch.device(device)
         self.need_sort = need_sort
@@ -93,7 +93,7 @@ class BaseTokenToKVPoolAllocator:
         if isinstance(pool, HybridLinearKVPool):
             return pool.get_cpu_copy(indices, mamba_indices)
         if mamba_indices is not None:
-            raise ValueError("state slots are named, but the pool is not a hybrid one")
+            raise ValueError("mamba_indices is given, but the pool is not hybrid")
         return pool.get_cpu_copy(indices)
 
     def load_cpu_copy(
@@ -238,7 +238,7 @@ class BaseTokenToKVPoolAllocator:
         total = int(ends.sum() - starts.sum())
         if total != extend_num_tokens:
             raise ValueError(
-                f"the lengths ask for {total} tokens, extend_num_tokens says {extend_num_tokens}"
+                f"the lengths grow by {total}, but extend_num_tokens is {extend_num_tokens}"
             )
         return starts, ends, last
 

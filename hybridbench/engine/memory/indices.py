@@ -73,7 +73,7 @@ def as_single_index(slot: SlotInput, device: torch.device) -> int:
         return slot
     listed = as_index_list(slot, device)
     if len(listed) != 1:
-        raise ValueError(f"one slot is wanted, not {len(listed)}")
+        raise ValueError(f"expected one slot, got {len(listed)}")
     return listed[0]
 
 
@@ -88,8 +88,8 @@ def as_index_tensor(slots: SlotInput, device: torch.device) -> torch.Tensor:
 def _tensor_to_array(slots: torch.Tensor, device: torch.device) -> AnyIntArray:
     if not _same_device(slots.device, device):
         raise DeviceMismatchError(
-            f"index tensor is on {slots.device}, the allocator keeps its account for {device}; "
-            f"move the indices to {device} before giving them"
+            f"index tensor is on {slots.device}, but the allocator expects {device}; "
+            f"move the indices to {device} first"
         )
     if slots.is_floating_point() or slots.is_complex() or slots.dtype == torch.bool:
         raise TypeError(f"slot indices must be integers, not {slots.dtype}")

@@ -117,7 +117,9 @@ class OwnerLedger:
         if self.repeats(numbers):
             found, counts = np.unique(numbers, return_counts=True)
             twice: list[int] = found[counts > 1].tolist()
-            raise DoubleFreeError(f"cannot {action} {self.what} {shown(twice)}: named twice")
+            raise DoubleFreeError(
+                f"cannot {action} {self.what} {shown(twice)}: passed more than once"
+            )
 
     def move(self, numbers: IntArray, giver: Owner, taker: Owner) -> None:
         """Record that ``taker`` holds ``numbers``, without checks."""
@@ -141,7 +143,7 @@ class OwnerLedger:
                 raise refusal(self.what, action, [number], Owner(owners[number]), giver)
         if len(numbers) > 1 and len(set(numbers)) != len(numbers):
             raise DoubleFreeError(
-                f"cannot {action} {self.what} {shown(numbers)}: one is named twice"
+                f"cannot {action} {self.what} {shown(numbers)}: one is passed more than once"
             )
 
     def move_each(self, numbers: Sequence[int], taker: Owner) -> None:

@@ -287,7 +287,9 @@ class MambaPool:
 
     def _make_draft_buffers(self, draft_tokens: int, rows: int) -> None:
         if draft_tokens < 1 or rows < 1:
-            raise ValueError(f"no buffers for {draft_tokens} drafted tokens of {rows} requests")
+            raise ValueError(
+                f"draft buffers need at least 1 token and 1 request, not {draft_tokens} and {rows}"
+            )
         self._drafted = [
             self._touched((draft_tokens, rows, *blocks.shape[1:]), blocks.dtype)
             for blocks in self._by_slot

@@ -30,7 +30,7 @@ def checked_size(need_size: object, what: str) -> int:
             raise AllocationSizeError(f"{need_size!r} is not a number of {what}")
         need_size = index(need_size)
     if need_size < 0:
-        raise AllocationSizeError(f"cannot take {need_size} {what}: fewer than none")
+        raise AllocationSizeError(f"cannot allocate {need_size} {what}: the number is negative")
     return need_size
 
 
@@ -54,7 +54,8 @@ def check_extend(starts: IntArray, ends: IntArray) -> None:
     """
     if len(starts) and (starts.min() < 0 or (ends < starts).any()):
         raise AllocationSizeError(
-            f"cannot extend from {starts.tolist()} to {ends.tolist()} tokens: fewer than none"
+            f"cannot extend from {starts.tolist()} to {ends.tolist()} tokens: a length would "
+            "shrink or is negative"
         )
 
 
@@ -66,4 +67,6 @@ def check_decode(ends: IntArray) -> None:
     """
     # This runs once per step; for arrays this small, ``min`` takes twice the time.
     if np.count_nonzero(ends < 1):
-        raise AllocationSizeError(f"one token more cannot make {ends.tolist()}")
+        raise AllocationSizeError(
+            f"lengths that include a new token must be at least 1, not {ends.tolist()}"
+        )

@@ -443,7 +443,7 @@ def test_the_first_copy_to_the_host_that_fails_is_told_once() -> None:
     ("error", "kind"),
     [
         (DoubleFreeError("cannot free KV tokens [3]"), "ownership"),
-        (CacheSanityError("nodes went while they were being loaded", [7]), "tree"),
+        (CacheSanityError("nodes were removed while being loaded", [7]), "tree"),
     ],
 )
 def test_the_engine_s_own_word_is_told_before_the_worker_falls(

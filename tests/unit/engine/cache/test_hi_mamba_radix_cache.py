@@ -450,5 +450,5 @@ def test_the_sanity_check_finds_a_node_that_went_while_it_was_loaded(
 
     assert world.tree.evict_host(1) == len(TEXT)
 
-    with pytest.raises(CacheSanityError, match="while they were being loaded"):
+    with pytest.raises(CacheSanityError, match="while being loaded"):
         world.tree.sanity_check()

@@ -38,7 +38,7 @@ def test_one_slot_in_any_wrapping_is_the_same_slot(slot: SlotInput) -> None:
 
 @pytest.mark.parametrize("slots", [[], [1, 2], torch.tensor([1, 2])], ids=repr)
 def test_one_slot_means_one(slots: SlotInput) -> None:
-    with pytest.raises(ValueError, match="one slot is wanted"):
+    with pytest.raises(ValueError, match="expected one slot"):
         as_single_index(slots, CPU)
 
 
