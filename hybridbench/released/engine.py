@@ -136,7 +136,7 @@ class ReleasedEngine:
                 f"request id {rid!r} belongs to a request that has not ended; choose another id."
             )
         if payload:
-            raise UsageError("a released engine without its model takes no payload.")
+            raise UsageError("released engines run without a model and do not support payloads.")
         counters = self.counters
         counters.requests_submitted += 1
         prompt = list(input_ids)

@@ -404,8 +404,8 @@ class _Page:
                 return answer
             parts = urlsplit(urljoin(parts.geturl(), answer))
             if parts.hostname != self._parts.hostname:
-                raise NoMetricsError("it refers to another host")
-        raise NoMetricsError("it refers to another page again and again")
+                raise NoMetricsError("it redirects to another host")
+        raise NoMetricsError("too many redirects")
 
     def _ask(self, parts: SplitResult) -> tuple[str, str] | str:
         """Return the text and its content type, or the address that it redirects to."""
@@ -436,15 +436,13 @@ class _Page:
             # A read of limited size does not raise this, and half a number still parses as one.
             raise http.client.IncompleteRead(content, response.length)
         if "html" in content_type or content.lstrip()[:1] == b"<":
-            raise NoMetricsError("it is a page of HTML")
+            raise NoMetricsError("it is an HTML page")
         return content.decode("utf-8", "replace"), content_type
 
 
 def _parts(url: str) -> SplitResult:
     if not is_http_address(url):
-        raise UsageError(
-            ": is not an address of HTTP; write http://HOST:PORT/metrics.", option="--metrics"
-        )
+        raise UsageError("is not an HTTP URL; write http://HOST:PORT/metrics.", option="--metrics")
     return urlsplit(url)
 
 

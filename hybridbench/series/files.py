@@ -89,7 +89,7 @@ def series_of(source: Source, text: str) -> SeriesFile:
         text = text.replace("\0", "")
         if _BINARY.search(text) or not text.strip():
             raise source.wrong("is not text; give the numbers as CSV or JSON.")
-        source.notes.append("NUL bytes left out")
+        source.notes.append("NUL bytes removed")
     columns = _columns(text, source)
     timelines: dict[int, Timeline] = {}
     for column in columns:
@@ -125,7 +125,9 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
         return json_table(text, lines, source)
     if left_out:
         source.notes.append(
-            f"{len(left_out)} lines of the shell or of a heading left out, first {left_out[0]}"
+            f"1 line from a shell or a tool skipped (line {left_out[0]})"
+            if len(left_out) == 1
+            else f"{len(left_out)} lines from a shell or a tool skipped, first line {left_out[0]}"
         )
     if are_pairs(lines):
         return pairs(lines, source)

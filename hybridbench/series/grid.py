@@ -253,8 +253,9 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     rows = [grid.rows[0], *(b for a, b in pairwise(grid.rows) if a[1] != b[1])]
     if twice:
         source.notes.append(
-            f"{len(twice)} row{'s' * (len(twice) > 1)} shared a time and all else with the row "
-            f"above (line {twice[0]}): left out"
+            f"1 row repeats the row above (line {twice[0]}): skipped"
+            if len(twice) == 1
+            else f"{len(twice)} rows repeat the row above (first in line {twice[0]}): skipped"
         )
     try:
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")

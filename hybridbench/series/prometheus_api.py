@@ -75,7 +75,7 @@ def read_prometheus(query: RangeQuery) -> SeriesFile:
         raise _failed(query, f"answered {error.code}: {_reason(error)}") from error
     except (OSError, http.client.HTTPException, ForeignDataError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise _failed(query, f"cannot be asked: {reason or type(error).__name__}") from error
+        raise _failed(query, f"cannot be queried: {reason or type(error).__name__}") from error
     return series_of(Source(f"{query.query} of {query.url}"), text)
 
 

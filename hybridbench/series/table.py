@@ -127,7 +127,7 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     line, last = rows[above[-1]]
     names, used = _joined([rows[i][1] for i in above[:-1]], last)
     if used < above[-1]:
-        source.notes.append(f"the heading is line {line.number}: what stands above it is left out")
+        source.notes.append(f"the heading is line {line.number}: the lines above it are skipped")
     # A first column without a name is the pandas index.
     named = [name or ("value" if index else "") for index, name in enumerate(names)]
     body = rows[max(first, above[-1] + 1) :]

@@ -54,7 +54,7 @@ class Admin:
         except EngineGoneError as error:
             if self.link.lost:
                 raise
-            waited = f"requests still run after {_DRAIN_PATIENCE_S:.0f} s; ask again."
+            waited = f"requests are still running after {_DRAIN_PATIENCE_S:.0f} s; retry."
             raise ApiError(503, waited) from error
         return json_response({"status": "drained"})
 

@@ -166,7 +166,7 @@ class Service:
 
     def _answer(self, asked: Asked, shape: Shape) -> Answer:
         if self._draining:
-            raise ApiError(503, "the server takes no more requests; it finishes those it has.")
+            raise ApiError(503, "the server is draining and accepts no new requests.")
         if len(self.link) + len(asked.prompts) > self.limits.generations:
             raise ApiError(429, "too many requests run or wait; try again later.")
         return Answer(self.link, asked, shape, self.counts.ended)
@@ -209,7 +209,8 @@ async def _on_bug(request: Request, error: Exception) -> Response:
     del request
     lines = "".join(traceback.format_tb(error.__traceback__))
     echo(f"hybridbench: {type(error).__name__} in the server:\n{lines}", err=True)
-    return error_response(ApiError(500, "a bug in the server; its output has the place."))
+    said = "internal server error; see the traceback in the server's output."
+    return error_response(ApiError(500, said))
 
 
 async def _on_api_error(request: Request, error: ApiError) -> Response:
@@ -225,9 +226,9 @@ async def _on_engine_gone(request: Request, error: EngineGoneError) -> Response:
 async def _on_http_exception(request: Request, error: HTTPException) -> Response:
     del request
     if error.status_code == 404:
-        found = ApiError(404, "there is no such address.")
+        found = ApiError(404, "no such path.")
     elif error.status_code == 405:
-        found = ApiError(405, "this address does not take that method.")
+        found = ApiError(405, "method not allowed for this path.")
     else:
         found = ApiError(error.status_code, f"{error.detail.rstrip('.')}.")
     response = error_response(found)

@@ -61,7 +61,7 @@ class ServerCounts:
             Family(
                 "hybridbench_http_responses_total",
                 "counter",
-                "Answers by status of HTTP.",
+                "HTTP responses by status code.",
                 [({"status": str(status)}, n) for status, n in sorted(self.statuses.items())],
             ),
         ]

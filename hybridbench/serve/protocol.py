@@ -67,7 +67,7 @@ class BoundedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         del msg
-        self._refuse(ApiError(400, "this is not a request in HTTP/1.1."))
+        self._refuse(ApiError(400, "not a valid HTTP/1.1 request."))
 
     @property
     def _under_way(self) -> RequestResponseCycle | None:
@@ -94,7 +94,8 @@ class BoundedProtocol(H11Protocol):
             # No request: a response might be taken for the answer to a request just being sent.
             self.transport.close()
         else:
-            self._refuse(ApiError(408, f"no whole request came in {self.limits.read_s:g} s."))
+            said = f"the request did not arrive completely within {self.limits.read_s:g} s."
+            self._refuse(ApiError(408, said))
 
     def _refuse(self, error: ApiError) -> None:
         """Answer and close, bypassing h11, which may be in any state.

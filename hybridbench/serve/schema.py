@@ -357,7 +357,7 @@ def _session(params: SessionParams | None, prompts: Sequence[list[int]]) -> str:
 
 def _refuse_unless(name: str, value: object, nothing: object) -> None:
     if value is not None and value != nothing:
-        raise ApiError(400, f"{name}: this engine does not have it; leave it out.", param=name)
+        raise ApiError(400, f"{name}: not supported by this engine; omit it.", param=name)
 
 
 def _prompts(given: str | list[int | str | list[int]]) -> list[str | list[int]]:
@@ -393,5 +393,5 @@ def _turn(message: ChatMessage) -> tuple[str, str]:
     if content is None or isinstance(content, str):
         return message.role, content or ""
     if any(part.type != "text" for part in content):
-        raise ApiError(400, "messages: this engine reads text only.", param="messages")
+        raise ApiError(400, "messages: only text content is supported.", param="messages")
     return message.role, "".join(part.text for part in content)

@@ -44,7 +44,7 @@ def try_server(
             if ended is not None:
                 raise _failure(command, f"ended with {ended.text}", log)
             if took_s > patience_s:
-                raise _failure(command, f"answered nothing in {took_s:.0f}s", log)
+                raise _failure(command, f"did not become ready within {took_s:.0f}s", log)
             time.sleep(_ASK_EVERY_S)
         return time.monotonic() - begun_s
     finally:
@@ -74,6 +74,6 @@ def _reason(log: Path) -> str:
     lines = [line.strip() for line in StderrFile(log).tail(FILE_BYTES_MAX, FILE_BYTES_MAX)]
     raised = [found[1] for found in map(_EXCEPTION.search, lines) if found]
     if raised:
-        return f"its errors, of {log}: {' | '.join(dict.fromkeys((raised[0], raised[-1])))}"
+        return f"errors in {log}: {' | '.join(dict.fromkeys((raised[0], raised[-1])))}"
     last = [line for line in lines[-_SHOWN_LINES:] if line]
-    return f"its last lines, of {log}: {' | '.join(last)}"
+    return f"last lines of {log}: {' | '.join(last)}"

@@ -52,8 +52,8 @@ def require_engine_packages() -> None:
 def no_engine(name: str) -> ConfigError:
     """Build the error for a bundled engine that cannot run because ``name`` is not installed."""
     return ConfigError(
-        f"this needs the bundled engine, and {name} is not installed here: `pip install "
-        "hybridbench` brings what it needs, hybridbench-core does without.",
+        f"this needs the bundled engine, and {name} is not installed here: run "
+        "`pip install hybridbench`; hybridbench-core does not include it.",
         code=ErrorCode.NOT_FOUND,
     )
 

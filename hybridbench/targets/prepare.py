@@ -73,7 +73,7 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     if holds_something_else(folder):
         raise RunDirectoryError(
-            f"{folder} holds something else; give another folder with --targets.",
+            f"{folder} contains other files; choose another folder with --targets.",
             code=ErrorCode.NOT_EMPTY,
         )
     with locked(folder):

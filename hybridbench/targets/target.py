@@ -43,7 +43,9 @@ class Capability(StrEnum):
 NOT_SHOWN: Mapping[Capability, str] = {
     Capability.TRAFFIC: "traffic: how many requests were answered, and how fast",
     Capability.PROCESS_MEMORY: "memory, threads, open files and processor time of its processes",
-    Capability.DRAIN: "the target when idle: without idle checkpoints growth rests on trends alone",
+    Capability.DRAIN: (
+        "the target when idle: without idle checkpoints, growth is judged by trends alone"
+    ),
     Capability.MALLOC: "what the C allocator holds",
     Capability.EVENT_COUNTERS: "engine events: growth is reported per hour or per request",
     Capability.POOLS: "pool counts: lost slots show only when a pool runs dry",
@@ -53,7 +55,7 @@ NOT_SHOWN: Mapping[Capability, str] = {
     Capability.INVARIANTS: "the engine's own checks",
     Capability.GC_COUNTERS: "the collector's pauses",
     Capability.HEAP_SCAN: "uncollected garbage",
-    Capability.ANSWERS: "whether answers are right: nothing recomputes them",
+    Capability.ANSWERS: "whether answers are correct: nothing recomputes them",
     Capability.INSTANCES: "objects that should have died by reference count",
 }
 

@@ -424,9 +424,9 @@ def test_a_page_that_has_moved_on_its_host_is_followed() -> None:
         (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n63\r\na 12"), "was cut off"),
         (raw(b"HTTP/1.1 500 secret\r\n\r\n"), "it answered 500"),
         (raw(b"HTTP/1.1 302 X\r\nLocation: http://secret.example/\r\n\r\n"), "another host"),
-        (raw(b"HTTP/1.1 302 X\r\nLocation: /metrics\r\n\r\n"), "again and again"),
-        (sends("<!doctype html><p>secret</p>"), "it is a page of HTML"),
-        (sends("secret", "Content-Type: text/html\r\n"), "it is a page of HTML"),
+        (raw(b"HTTP/1.1 302 X\r\nLocation: /metrics\r\n\r\n"), "too many redirects"),
+        (sends("<!doctype html><p>secret</p>"), "it is an HTML page"),
+        (sends("secret", "Content-Type: text/html\r\n"), "it is an HTML page"),
         (sends("\0\xff secret"), "not in the format"),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b"a 1\n" * 2**18] * 9), "longer than 8 MiB"),
     ],
@@ -514,7 +514,7 @@ def test_pages_that_grow_without_end_cost_no_memory() -> None:
 
 @pytest.mark.parametrize("url", ["", "server:8000", "ftp://a/metrics", "http://", "http://[::1/"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="is not an address of HTTP"):
+    with pytest.raises(UsageError, match="is not an HTTP URL"):
         Scraper(url, every_s=1.0)
 
 

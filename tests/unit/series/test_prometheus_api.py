@@ -96,7 +96,7 @@ def test_a_query_that_finds_nothing_or_is_refused_is_one_sentence(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1/prom/api/v1/"])
 def test_a_server_that_is_not_there_is_one_sentence(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be asked: .*(refused|assign|reachable)"):
+    with pytest.raises(ConfigError, match=r"cannot be queried: .*(refused|assign|reachable)"):
         read_prometheus(RangeQuery(url, "rss_bytes", 3600.0, 1.8e9))
 
 

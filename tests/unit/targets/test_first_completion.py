@@ -62,10 +62,10 @@ def test_a_server_that_answers_is_ended_with_its_children(tmp_path: Path) -> Non
         (
             RAISED,
             60.0,
-            r"errors, of .*log: RuntimeError: initial_state dtype mismatch \| "
+            r"errors in .*log: RuntimeError: initial_state dtype mismatch \| "
             r"vllm\.v1\.EngineDeadError: see above$",
         ),
-        (SILENT, 2.0, r"answered nothing in \d+s .*loading weights"),
+        (SILENT, 2.0, r"did not become ready within \d+s .*loading weights"),
     ],
 )
 def test_a_server_that_does_not_is_named_with_its_errors_or_its_last_lines(

@@ -322,7 +322,7 @@ def test_a_folder_that_is_none_of_ours_is_left_alone(tiny: Prepared, tmp_path: P
     (tmp_path / "tiny-1.0").mkdir()
     (tmp_path / "tiny-1.0" / "thesis.txt").write_text("mine")
 
-    with pytest.raises(RunDirectoryError, match="holds something else"):
+    with pytest.raises(RunDirectoryError, match="contains other files"):
         prepare(TINY, "1.0", tmp_path, tiny.environment, ignore)
 
     assert entries(tmp_path) == []
