@@ -93,7 +93,7 @@ def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
                 option=option,
             )
     if good == bad:
-        raise UsageError(f"{good} is the bad one as well.", option="--good", also=("--bad",))
+        raise UsageError(f"{good} is given as both good and bad.", option="--good", also=("--bad",))
     first, last = known.index(good), known.index(bad)
     step = 1 if first < last else -1
     return [known[index] for index in range(first, last + step, step)]

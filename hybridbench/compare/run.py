@@ -399,7 +399,7 @@ def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
     names = " and ".join(side.side.name for side in sides)
     raise SameEngineError(
         f"{names} run the same engine files (engine {sides[0].ready.engine_files_sha256[:12]}): "
-        "nothing differs, so nothing was compared. Add --same-engine to compare them all the same."
+        "nothing differs, so nothing was compared. Add --same-engine to compare them anyway."
     )
 
 

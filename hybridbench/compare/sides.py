@@ -147,9 +147,9 @@ def _checked_out(name: str, revision: Revision, made: ExitStack) -> Side:
 
 def _what_it_is(name: str) -> str:
     if Path(name).is_dir():
-        return f"a directory without {MANIFEST}, hence no run"
+        return f"a directory without {MANIFEST}, so not a run"
     if Path(name).exists():
-        return "a file, and no version"
+        return "a file, not a version"
     return "no version of that name"
 
 

@@ -85,7 +85,7 @@ def _described(defect: Defect) -> Description:
 
     role = {
         Role.DEFECT: "",
-        Role.CONTROL: "a control: looks like a leak and is none",
+        Role.CONTROL: "a control: looks like a leak but is not one",
         Role.PLANTED: "injected: a slowdown of known size, which a soak alone cannot see",
     }[defect.role]
     rows = tuple(_rows(defect))
@@ -120,7 +120,7 @@ def _rows(defect: Defect) -> Iterator[tuple[str, str]]:
         yield "healthy twin", f"{defect.healthy_twin}: the same work, with all memory freed"
     yield from _finding(signature)
     if defect.corrupts:
-        yield "warning", "the generated tokens may change, too"
+        yield "warning", "the generated tokens may also change"
 
 
 def _finding(signature: Signature) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ from hybridbench.engine.scheduler.scheduler import Scheduler
 # A method as found on its class, possibly already replaced by a defect.
 Method: TypeAlias = Callable[..., Any]
 
-ABORT_MESSAGE: Final = "aborted on demand of the profile"
+ABORT_MESSAGE: Final = "aborted by the profile's `force` setting"
 _DELAY_S: Final = 0.25
 
 

@@ -46,15 +46,15 @@ def _clear_fresh_states(self: BatchBuilder, reqs: Sequence[Req], prefix_lens: li
 DEFECT = Defect(
     slug="stale-resumed-state",
     source="vllm-metal#488",
-    symptom="A request that was pushed back takes what it had read and said in a second time.",
+    symptom="A resumed request computes its prompt and output again, on top of its old state.",
     profile="retract-storm",
-    signature=answers("resume of a request that was pushed back", "one request", "stale_states"),
+    signature=answers("resume of a retracted request", "one request", "stale_states"),
     patches=(
         Patch(RequestRelease, "retract", _retract, fingerprint="1aeb348cb02e"),
         Patch(BatchBuilder, "_clear_fresh_states", _clear_fresh_states, fingerprint="5fb4bde347d7"),
     ),
     harmed="Hybrid models on Apple silicon under memory pressure.",
-    cure="The state of a request goes when it is pushed back.",
+    cure="A request's state is dropped when the request is retracted.",
     model="qwen3-next",
     overrides=(("pools.page_size", "1"), ("pools.mamba_slots", "128")),
     truth=TRUTH,

@@ -31,15 +31,15 @@ def _page_transfer(self: StorageController, operation: PrefetchOperation, hits: 
 DEFECT = Defect(
     slug="host-double-release",
     source="sglang#13501",
-    symptom="More of the host pool is available than there is: slots that prefetches did not fill "
-    "are freed twice, and later two nodes of the tree have the same.",
+    symptom="The host pool reports more free slots than exist: slots that prefetches did not fill "
+    "are freed twice, and later two tree nodes share them.",
     profile="host-tier-storage",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("negative-residual",),
         subject="host_kv",
         event="prefetch that stopped early",
-        rate="as many host tokens more than there are as it had left to fill",
+        rate="one surplus host token for each token it had left to fill",
         harm="tokens_freed_twice",
         counted="surplus",
         # It would need an extra healthy run of its profile; swa-stale-mapping covers the same kind.
@@ -48,7 +48,7 @@ DEFECT = Defect(
     patches=(
         Patch(StorageController, "_page_transfer", _page_transfer, fingerprint="51d36367938b"),
     ),
-    harmed="Everybody who prefetched from storage: host memory was corrupted (sglang#13483).",
+    harmed="All users who prefetched from storage: host memory was corrupted (sglang#13483).",
     cure="Only the caller releases what was not filled.",
     overrides=(("engine.check_owners", "false"),),
     truth=TRUTH,

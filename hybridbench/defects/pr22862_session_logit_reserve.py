@@ -38,14 +38,14 @@ def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> No
 DEFECT = Defect(
     slug="session-logit-reserve",
     source="sglang#22862",
-    symptom="A KV token is lost each time a session's turn that was pushed back goes on, without "
-    "any step in flight.",
+    symptom="A KV token is lost each time a session's retracted turn resumes, even with no step in "
+    "flight.",
     profile="session-retract",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("residual",),
         subject="kv",
-        event="turn that goes on after it was pushed back",
+        event="resume of a retracted turn",
         rate="1 token",
         drivers=("session_tail_frees", "session_retries"),
         harm="tokens_lost",

@@ -36,7 +36,7 @@ DEFECT = Defect(
         verdicts=("INVARIANT",),
         kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
         subject="kv",
-        event="turn whose session has such a position inside the page of the turn's start",
+        event="turn that starts inside a page with allocated positions beyond the start",
         rate="1 page (16 tokens) with two holders; none if it is allocated to the turn itself",
         # In this profile every resumed turn has a tail past its start.
         drivers=("session_tail_frees", "session_restores"),

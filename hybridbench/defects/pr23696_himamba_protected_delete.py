@@ -29,8 +29,8 @@ def _is_host_protected(self: HostTier, node: TreeNode) -> bool:
 DEFECT = Defect(
     slug="himamba-protected-delete",
     source="sglang#23696",
-    symptom="The engine ends with an error of its own check: a node, or its state, has gone when "
-    "it has been loaded from the host.",
+    symptom="The engine ends with an error of its own check: a node or its state is missing once "
+    "its load from the host has finished.",
     profile="host-tier-hybrid",
     signature=Signature(
         verdicts=("INVARIANT",),
@@ -50,7 +50,7 @@ DEFECT = Defect(
         Patch(HostTier, "_is_host_protected", _is_host_protected, fingerprint="5479117d07ea"),
     ),
     harmed="HiMambaRadixCache under sustained load with storage: an assertion ended the scheduler.",
-    cure="What has a reference on its host slots stays.",
+    cure="A node whose host slots are referenced is not removed.",
     # The host evicts a node that is being read only if little else is left there.
     overrides=(
         ("pools.kv_tokens", "4096"),

@@ -130,7 +130,7 @@ def _in_one(slug: str, of: str, profile: str, patches: tuple[Patch, ...]) -> Def
         symptom=f"The same in the lists of {of} alone; the others clear the pointers.",
         profile=profile,
         patches=(*patches, _WATCH),
-        harmed="No user: a remark of the review, which asked for the siblings.",
+        harmed="No user: raised in review, which asked about the sibling lists.",
         versions=(),
         part_of=DEFECT.slug,
     )

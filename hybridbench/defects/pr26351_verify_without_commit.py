@@ -29,10 +29,10 @@ def _update_states(
 DEFECT = Defect(
     slug="verify-without-commit",
     source="sglang#26351",
-    symptom="Each step that verifies guesses leaves the states of its requests behind their text.",
+    symptom="Each verification step leaves its requests' states behind their tokens.",
     profile="draft-verify",
     signature=answers(
-        "request in a step that verifies guesses", "one request", "states_not_committed"
+        "request in a step that verifies draft tokens", "one request", "states_not_committed"
     ),
     patches=(Patch(DraftVerifier, "_update_states", _update_states, fingerprint="f3c31a2b23f8"),),
     harmed="Hybrid models with n-gram speculation: the text degenerated after the first guesses.",

@@ -33,7 +33,7 @@ def _close_deferred(self: SessionController, session: Session) -> None:
 DEFECT = Defect(
     slug="deferred-close-orphan",
     source="sglang#27024",
-    symptom="A session that is closed during a turn stays open for good, with everything it holds.",
+    symptom="A session closed during a turn stays open forever and keeps everything it holds.",
     profile="session-churn",
     signature=Signature(
         verdicts=("LEAK",),

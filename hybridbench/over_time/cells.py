@@ -102,10 +102,10 @@ def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
     if cell.profile != other.profile:
         # Usually a copy of a shipped profile; an entry of a matrix cannot have an id.
         return (
-            f"{said}the profiles {other.profile} and {cell.profile} bear one name: give one of "
-            "them another `name`."
+            f"{said}the profiles {other.profile} and {cell.profile} have the same name: give "
+            "one of them another `name`."
         )
-    return f"{said}give one of them an id of its own."
+    return f"{said}give one of them a different id."
 
 
 def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:

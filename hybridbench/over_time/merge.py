@@ -161,10 +161,10 @@ def _rank(record: CellRecord) -> tuple[bool, float]:
 
 def _result(name: str, plan: PlanRecord, record: CellRecord | None) -> CellResult:
     if record is None:
-        return missing(name, "no cell.json came back from it")
+        return missing(name, "its cell.json is missing")
     last = record.attempts[-1] if record.attempts else None
     if last is None or (not record.finished and (last.exit_code is None or last.verdict)):
-        cut = "it was cut off before it was decided"
+        cut = "it was interrupted before it was decided"
         return missing(name, cut, record.cell, record.attempts)
     return result(Rules(record.cell, plan.policy, plan.waivers), record.attempts)
 

@@ -42,7 +42,7 @@ def console(nightly: PlannedRun) -> str:
 
 def _line(index: int, cell: Cell, width: int) -> str:
     versions = " ".join(cell.versions)
-    what = f"{cell.profile}  seed {cell.seed}  {versions}" if cell.profile else "as it comes"
+    what = f"{cell.profile}  seed {cell.seed}  {versions}" if cell.profile else "external program"
     return (
         f"{index:4} {cell.id:{width}}  {cell.kind.value:7} {format_duration(cell.duration_s):>6}  "
         f"{cell.model}  {what}"

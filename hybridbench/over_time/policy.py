@@ -32,7 +32,7 @@ SLOWER: Final = "slower"  # kind of finding for a comparison's throughput or cos
 _OTHER_SEED: Final = 7919
 _NOTE_ON: Final = {
     AttemptReason.RERUN: "run again with another seed, as only statistics had found something",
-    AttemptReason.RETRY: "run once more, as the run before proved nothing",
+    AttemptReason.RETRY: "run again, because the previous run was INVALID",
 }
 _GROWTH, _UNDECIDED = "growth", "undecided"
 _FAILURES: Final = frozenset(
@@ -188,7 +188,8 @@ def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> s
     """Summarise a cell in a sentence that says whether a finding is waived."""
     waived = sum(bool(entry.waived) for entry in findings)
     if waived and word != attempt.verdict:
-        return f"{word} but for what is waived ({waived}); as it ran: {attempt.headline}"
+        found = f"{waived} waived finding{'s' * (waived > 1)}"
+        return f"{word} apart from {found}; before waivers: {attempt.headline}"
     return attempt.headline
 
 
@@ -239,8 +240,8 @@ def _notes(
     for a in attempts:
         if a.segments > 1:
             yield (
-                f"interrupted and resumed: run {a.number} has {a.segments} segments, each with a "
-                "worker of its own, and no slope crosses a cut"
+                f"interrupted and resumed: run {a.number} has {a.segments} segments, each with its "
+                "own worker; no slope is fitted across segments"
             )
 
 

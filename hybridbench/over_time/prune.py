@@ -29,7 +29,7 @@ from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.ours import is_ours
 
 _DAY_S: Final = 86400.0
-_NOT_OURS: Final = "its content does not say that hybridbench made it"
+_NOT_OURS: Final = "its contents do not identify it as written by hybridbench"
 _FOREIGN_NAMED: Final = 3
 _KNOWN: Final = RECORDED | WRITTEN_PAGES
 # The folders around a nightly run's results hold a lock and command output.
@@ -101,7 +101,7 @@ def delete(store: Path, path: Path) -> None:
         OSError: it cannot be deleted, or not completely.
     """
     if path.is_symlink() or path.resolve().parent != store.resolve():
-        raise RunDirectoryError(f"{path} does not lie in {store}")
+        raise RunDirectoryError(f"{path} is not in {store}")
     with contextlib.ExitStack() as locks:
         cells = path / CELLS
         for written in (path, *([cells] if cells.is_dir() else []), *find_runs(path)):
@@ -128,9 +128,9 @@ def _reasons_to_keep(
 ) -> Iterator[str]:
     """Yield reasons to keep ``entry``: those independent of rules first, the slowest last."""
     if entry.writer is not None:
-        yield f"process {entry.writer} writes it"
+        yield f"process {entry.writer} is writing it"
     if (entry.path / KEEP).exists():
-        yield f"a file {KEEP} lies in it"
+        yield f"it contains a file named {KEEP}"
     if entry.problem and not rules.damaged:
         yield "damaged; --damaged deletes it"
     if is_baseline:

@@ -291,7 +291,7 @@ class MutantTest:
         verdict = judge(record)
         if verdict.kind is VerdictKind.CRASHED:
             raise WorkerFailedError(
-                f"{' '.join(workload)} ends early although no statement was taken out: "
+                f"{' '.join(workload)} ends early although no statement was removed: "
                 f"{verdict.headline}"
             )
         reached = {slug: count for slug, count in counts.items() if count > 0}

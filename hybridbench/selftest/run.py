@@ -99,7 +99,7 @@ class SelfTest:
         code, complaint = self._soak(row, store)
         runs = [path for path in _runs(store) if path not in before]
         if len(runs) != 1:
-            said = f"the soak made no run (exit code {code}): {complaint}"
+            said = f"the soak produced no run (exit code {code}): {complaint}"
             return Outcome(row, "none", wrong=(said,))
         return _judged(row, runs[0], control, code, complaint)
 

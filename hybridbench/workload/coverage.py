@@ -93,7 +93,7 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "storage_prefetched_tokens": "tokens that prefetches brought and the tree did not have",
     "storage_early_stops": "prefetches stopped before all of their pages had been read",
     "storage_failures": "reads and writes of the storage that failed",
-    "forced_retract": "running requests pushed back by `force`; also counted as retracts",
+    "forced_retract": "running requests retracted by `force`; also counted as retracts",
     "forced_refuse": "admissions refused by `force`; also counted as refusals",
     "forced_fail_allocation": "allocations failed by `force`",
     "forced_delay_transfer": "copies between device and host delayed by `force`",

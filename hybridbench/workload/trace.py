@@ -239,7 +239,7 @@ class TraceFile:
         if first.startswith(("[", "{\n")):
             what = "a JSON array" if first.startswith("[") else "one JSON object"
             raise ConfigError(
-                f"{self.path}: {what}; write the requests one a line (jq -c '.[]' does, for an "
+                f"{self.path}: {what}; write one request per line (jq -c '.[]' does, for an "
                 f"array), each with {', '.join(_MOONCAKE_KEYS)}."
             )
         if first.startswith("{"):
@@ -313,7 +313,7 @@ class TraceFile:
             record = _json_record(line, place)
             session = record.get("session_id")
             if isinstance(session, list | dict):
-                raise ConfigError(f"{place}: session_id must be a text or a number.")
+                raise ConfigError(f"{place}: session_id must be a string or a number.")
             is_later_turn = record.get("timestamp") is None
             if is_later_turn and session not in latest:
                 raise ConfigError(

@@ -32,7 +32,7 @@ class OneBurst:
 DEFECT = control(
     "arena-retention",
     "omi#6938",
-    symptom="One burst raises RSS by 48 MB for good; the memory in use falls back.",
+    symptom="One burst raises RSS by 48 MB permanently; the memory in use falls back.",
     rate="one step",
     patches=(beside_steps(OneBurst()),),
 )

@@ -80,7 +80,7 @@ def test_releases_are_searched_from_the_good_one_to_the_bad_one_in_either_direct
     [
         ("0.5.8", "0.5.11", "0.5.8: there are 0.5.9, 0.5.10"),
         ("0.5.9", "0.6", "0.6: there are"),
-        ("0.5.9", "0.5.9", "0.5.9 is the bad one as well"),
+        ("0.5.9", "0.5.9", "0.5.9 is given as both good and bad"),
     ],
 )
 def test_releases_that_are_not_known_are_refused(good: str, bad: str, words: str) -> None:

@@ -58,7 +58,7 @@ def test_a_name_that_means_nothing_is_met_with_what_is_allowed(name: str, said: 
 
 def test_a_directory_without_a_manifest_is_called_that(tmp_path: Path) -> None:
     with (
-        pytest.raises(UsageError, match=r"a directory without manifest.json, hence no run"),
+        pytest.raises(UsageError, match=r"a directory without manifest.json, so not a run"),
         resolved_sides([str(tmp_path)]),
     ):
         raise AssertionError("it was taken for a run")

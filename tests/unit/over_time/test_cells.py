@@ -181,7 +181,7 @@ def test_a_copy_of_a_profile_with_the_same_name_inside_is_told_of(tmp_path: Path
     for name in ("a", "b"):
         profile_file(tmp_path / f"{name}.yaml", "mine")
 
-    with pytest.raises(ConfigError, match=r"the profiles a.yaml and b.yaml bear one name"):
+    with pytest.raises(ConfigError, match=r"the profiles a.yaml and b.yaml have the same name"):
         planned_run(tmp_path, "name: t\nmatrix: {profiles: [a.yaml, b.yaml]}\n")
-    with pytest.raises(ConfigError, match="an id of its own"):
+    with pytest.raises(ConfigError, match="a different id"):
         planned_run(tmp_path, "name: t\ncells: [{profile: smoke}, {profile: smoke}]\n")

@@ -68,7 +68,7 @@ def test_a_cell_that_was_cut_off_is_missing_also_between_its_runs(tmp_path: Path
     found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
 
     assert [cell.word for cell in found.cells] == ["MISSING", "MISSING"]
-    assert "cut off" in found.cells[1].headline
+    assert "interrupted" in found.cells[1].headline
 
 
 def test_cells_that_are_all_damaged_are_named_and_not_called_missing(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_waived_leak_is_green_and_shown_until_its_day_is_over(tmp_path: Path) 
     later = tonight(tmp_path / "b", (at(LEAK, 1),), (at(CLEAN, 1),), PLAN + waiver)
 
     assert (green.exit_code, green.cells[0].word) == (0, "CLEAN")
-    assert green.cells[0].headline.startswith("CLEAN but for what is waived (1); as it ran: ")
+    assert green.cells[0].headline.startswith("CLEAN apart from 1 waived finding; before waivers: ")
     assert green.cells[0].findings[0].waived == "until 2026-11-20: known (tracker/1)"
     assert (later.exit_code, later.cells[0].word) == (10, "LEAK")
     assert "expired on 2026-11-20" in later.cells[0].findings[0].why_not

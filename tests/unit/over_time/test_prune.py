@@ -182,10 +182,10 @@ def test_a_name_of_ours_proves_nothing(tmp_path: Path, marker: str, text: str) -
     assert not any(one.to_delete for one in decisions)
     # A complete document of another program is not an entry of the store at all.
     assert {one.reason for one in decisions} <= {
-        "its content does not say that hybridbench made it"
+        "its contents do not identify it as written by hybridbench"
     }
     for study in ("one", "two", "three"):
-        with pytest.raises(RunDirectoryError, match="does not say that hybridbench made it"):
+        with pytest.raises(RunDirectoryError, match="do not identify it as written by hybridbench"):
             delete(tmp_path, tmp_path / study)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -277,7 +277,7 @@ def test_what_does_not_lie_in_the_store_is_refused(tmp_path: Path) -> None:
     (store / "link").symlink_to(outside)
 
     for named in (outside, store / "link", store / ".." / "outside" / "run"):
-        with pytest.raises(RunDirectoryError, match="does not lie in"):
+        with pytest.raises(RunDirectoryError, match="is not in"):
             delete(store, named)
 
     assert (outside / "manifest.json").exists()

@@ -100,7 +100,7 @@ def test_a_workload_that_crashes_without_a_mutant_ends_the_measurement(tmp_path:
     test = Counting(store_with(tmp_path, []))
     test.outcomes = {REACHED: mutants.CRASHED}
 
-    with pytest.raises(WorkerFailedError, match="although no statement was taken out"):
+    with pytest.raises(WorkerFailedError, match="although no statement was removed"):
         test.run(Chosen())
 
 

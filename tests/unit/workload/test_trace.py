@@ -322,7 +322,7 @@ MALFORMED = {
     ),
     "a session that is no name": (
         json.dumps({**GOOD, "session_id": ["a"]}),
-        "session_id must be a text or a number.",
+        "session_id must be a string or a number.",
     ),
 }
 
@@ -404,12 +404,12 @@ def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
         ),
         (
             b'[\n{"timestamp": 1}]',
-            ": a JSON array; write the requests one a line (jq -c '.[]' does, for an array), each "
+            ": a JSON array; write one request per line (jq -c '.[]' does, for an array), each "
             "with timestamp, input_length, output_length.",
         ),
         (
             b'{\n"requests": []}',
-            ": one JSON object; write the requests one a line (jq -c '.[]' does, for an array), "
+            ": one JSON object; write one request per line (jq -c '.[]' does, for an array), "
             "each with timestamp, input_length, output_length.",
         ),
     ):
