@@ -265,7 +265,12 @@ def _notes(
         yield "the run had no idle baseline: growth cannot be split"
     elif not readings.rehearsed:
         reason = survey_then.error or "its rehearsal gave no result"
-        yield f"slack, garbage and cache of the baseline are not known, taken as none: {reason}"
+        yield (
+            f"slack, garbage and cache of the baseline are unknown and assumed to be zero: {reason}"
+        )
     unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
     if unknown.size_bytes < -GROWTH_MIN_BYTES:
-        yield "the parts come to more than the growth: memory that was free before was used again"
+        yield (
+            "the parts add up to more than the growth, because memory that was free before was "
+            "reused"
+        )

@@ -135,7 +135,8 @@ def _extended(facts: Facts) -> Iterable[str]:
     by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
     yield (
         f"extended{by} (at most {format_duration(began.limit_s)}) beyond the planned "
-        f"{format_duration(planned_s(facts.record))}, as the verdict was open: {began.text}"
+        f"{format_duration(planned_s(facts.record))}, because the verdict was undecided: "
+        f"{began.text}"
     )
 
 

@@ -186,7 +186,7 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
     if by_trend or is_undecided(last.verdict):
         return None
     headline = last.verdict.full_headline
-    return StopReason("decided", f"decided by what needs no statistics: {headline}")
+    return StopReason("decided", f"decided by a single interim analysis: {headline}")
 
 
 def _only_decays(verdict: Verdict) -> frozenset[str]:
@@ -204,5 +204,7 @@ def _decay(stage: _Stage) -> StopReason | None:
             return subject in _only_decays(look.verdict)
 
         if stage.stands(decayed, _DECAY_APART_SHARE * stage.planned_s):
-            return StopReason("decay", f"stands in later data: {stage.last.verdict.full_headline}")
+            return StopReason(
+                "decay", f"confirmed by later data: {stage.last.verdict.full_headline}"
+            )
     return None

@@ -53,7 +53,7 @@ TRAIT_WORDS: Final[Mapping[Trait, str]] = {
     Trait.REUSED_NOTHING: "had reused nothing, so that they began in a state slot of their own",
     Trait.REUSED_TREE: "had reused a prefix from the tree",
     Trait.REUSED_TRACKED: "had taken a state from a track buffer, through the tree",
-    Trait.REUSED_SESSION: "had gone on from a session's earlier turn",
+    Trait.REUSED_SESSION: "had continued from a session's earlier turn",
     Trait.LOADED_BACK: "had a part of their prefix loaded back from the host",
     Trait.SEVERAL_CHUNKS: "had their prompt computed in several chunks",
     Trait.RETRACTED: "had been retracted",

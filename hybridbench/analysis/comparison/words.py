@@ -225,7 +225,7 @@ def _side_notes(
             effect = percent(1.0 + (metric.position_effect or 0.0))
             yield (
                 f"{metric.label}: the version that runs second in a round differs by {effect}; the "
-                "order alternates from round to round, and the effect is taken out of the ratio"
+                "order alternates from round to round, and the effect is removed from the ratio"
             )
         if metric.has_outliers:
             yield (

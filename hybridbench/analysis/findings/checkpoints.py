@@ -268,9 +268,9 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "in-use-at-idle"
     meaning: ClassVar[str] = (
-        "By the server's own metrics a part of a pool is in use that no request or session holds."
+        "The server's own metrics report pool slots as in use that no request or session holds."
     )
-    question: ClassVar[str] = "nothing of a pool stays in use at idle points"
+    question: ClassVar[str] = "no slots stay in use at idle points"
     names_mechanism: ClassVar[bool] = True
     from_checkpoints: ClassVar[bool] = True
 

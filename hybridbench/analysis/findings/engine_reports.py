@@ -52,7 +52,7 @@ _SHOWN_LINES = 3
 _ENDS: Final[Mapping[str, str]] = {
     "exit": "exited",
     "signal": "was killed by a signal",
-    "hang": "made no step until the watchdog killed it",
+    "hang": "took no step until the watchdog killed it",
     "oom": "was OOM-killed",
     "unreachable": "could not be reached",
 }
@@ -272,7 +272,7 @@ class EngineTransfer(EngineCheck, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "engine-transfer"
     meaning: ClassVar[str] = (
-        "A copy between the device and the host failed; the engine goes on without it."
+        "A copy between the device and the host failed; the engine continues without it."
     )
 
 

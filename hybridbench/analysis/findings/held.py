@@ -35,20 +35,23 @@ _WORDS: Final = {
 _DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.PACE: "it may still be a cache that fills ever more slowly",
     Doubt.PARTS: (
-        "where no whole number comes with each event, "
-        f"{format_duration(LEAST_S)} are needed: it may be a cache that fills"
+        f"the rate per event is not a whole number, so at least {format_duration(LEAST_S)} of "
+        "growth is needed to rule out a filling cache"
     ),
     Doubt.GARBAGE: (
         "they may be in reference cycles that the garbage collector has not yet freed: only an "
         "idle point with a collection tells, and there is none in a process whose collector is "
         "disabled or whose heap is large"
     ),
-    Doubt.MANY: "new containers came with the entries: whatever holds those keeps the entries",
-    Doubt.WINDOW: (
-        f"it may be a window of recent events: more than {number(WINDOW)} events would show that "
-        "it is none"
+    Doubt.MANY: (
+        "the number of containers grew with the entries: whatever holds the containers keeps the "
+        "entries"
     ),
-    Doubt.CACHE: "it may grow with the server's KV cache, as long as that fills",
+    Doubt.WINDOW: (
+        f"it may be a window of recent events: more than {number(WINDOW)} events would rule that "
+        "out"
+    ),
+    Doubt.CACHE: "it may stop growing once the server's KV cache is full",
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",
 }
@@ -167,8 +170,8 @@ class EntriesKept(Held, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "entries-kept"
-    meaning: ClassVar[str] = "A container of a watched process keeps entries for good."
-    question: ClassVar[str] = "no container of the process keeps entries for good"
+    meaning: ClassVar[str] = "A container of a watched process keeps entries forever."
+    question: ClassVar[str] = "no container of the process keeps entries forever"
     sort: ClassVar[Sort] = Sort.ENTRIES
 
     holds: str = ""

@@ -80,7 +80,7 @@ class MemoryNotSeen(Basis, frozen=True, kw_only=True):
     """No process of the server was named, so its memory is not visible."""
 
     kind: ClassVar[str] = "memory-not-seen"
-    meaning: ClassVar[str] = "Only the interface of the server was seen, and not its memory."
+    meaning: ClassVar[str] = "Only the server's interface was observed, not its memory."
     leads_to: ClassVar[str] = "INCONCLUSIVE"
     decided_by_length: ClassVar[bool] = False
 
@@ -137,7 +137,7 @@ class BenchError(Basis, frozen=True, kw_only=True):
     def words(self, found: Finding) -> Words:
         return Words(
             f"hybridbench failed in {found.subject} ({self.error})",
-            cause="a defect of hybridbench, or a machine that refused it what it needs",
+            cause="a defect of hybridbench, or a machine that denied it a resource",
             evidence=(f"the traceback is in {self.file}; what was measured is judged",),
         )
 

@@ -89,8 +89,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         cause = (
             "a part of each stream was lost or changed on the way to the client"
             if self._is_of_streams
-            else "the server computed them from a state or KV that was not theirs, or gave them "
-            "to the wrong request"
+            else "the server computed them from the wrong state or KV, or gave them to the wrong "
+            "request"
         )
         return Words(
             title,
@@ -98,8 +98,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             evidence=(
                 *([reuse] if self._is_of_reuse else []),
                 *map(_example, self.examples[:_EXAMPLES_MAX]),
-                "of as many answers that were computed together, without the cache, "
-                f"{self.control:,} differ so",
+                "control: of as many answers computed together without the cache, "
+                f"{_differ(self.control)} in the same way",
                 self._rounding,
                 *((f"not compared: {left_out_words(self.left_out)}",) if self.left_out else ()),
             ),
@@ -121,7 +121,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             )
         return (
             "Repeat the run with the server's prefix cache off, and then with one request at a "
-            "time: where the finding goes, its cause is."
+            "time: the change that removes the finding points to its cause."
         )
 
     @property
@@ -131,7 +131,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         if self.exact and not self.tolerance:
             return (
                 "the server was started so that a batch changes no answer, and the logprobs of "
-                f"{self.noise_tokens:,} tokens had the same bits each time: no margin is rounding"
+                f"{self.noise_tokens:,} tokens had the same bits each time, so rounding explains "
+                "no margin"
             )
         return (
             f"margins up to {self.tolerance:.3g} nats count as rounding: it changed the "
@@ -184,14 +185,18 @@ def _agreement(seen: Repeated) -> str:
                 f"{seen.noise:.2g} although the server was started so that a batch changes nothing"
             )
         return "all agree"
-    said = f"{seen.served_differ:,} differ, {seen.control_differ:,} do without reuse"
+    said = f"{_differ(seen.served_differ)}, and {_differ(seen.control_differ)} without reuse"
     margins = [one.margin for one in (*seen.served, *seen.control)]
     known = [margin for margin in margins if margin is not None]
     if not known and not any(one.certain for one in (*seen.served, *seen.control)):
         return f"{said}, and the server does not say by how much"
     if 0 < len(known) == len(margins) and max(known) <= _tolerance(seen):
-        return f"{said}, all by what rounding decides"
+        return f"{said}, all within rounding"
     return f"{said}, which does not decide"
+
+
+def _differ(answers: int) -> str:
+    return f"{answers:,} differ{'s' * (answers == 1)}"
 
 
 def _judged(seen: Repeated) -> AnswersDiffer | None:
@@ -247,8 +252,8 @@ def _example(one: Differing) -> str:
         return f"{of}: its tokens are those that the server gives it {alone}, but not its text"
     if one.certain == "length":
         return (
-            f"{of}: its answer and the one that the server gives it {alone}, three times, part at "
-            f"output token {one.place + 1}, and the shorter one ends before the limit"
+            f"{of}: its answer and the one that the server gives it {alone}, three times, diverge "
+            f"at output token {one.place + 1}, and the shorter one ends before the limit"
         )
     return (
         f"{of}: output token {one.place + 1} was less likely by {one.margin or 0.0:.3g} nats than "

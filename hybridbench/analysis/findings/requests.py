@@ -254,7 +254,7 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "request-too-old"
     meaning: ClassVar[str] = "A request does not end while all others of its age have ended."
-    question: ClassVar[str] = "no request stays in the engine for good"
+    question: ClassVar[str] = "no request stays in the engine forever"
 
     metric: str
     age_s: float

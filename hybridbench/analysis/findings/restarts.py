@@ -48,7 +48,7 @@ class Restarted(Basis, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "restarted"
-    meaning: ClassVar[str] = "Something else restarted the server while it got our requests."
+    meaning: ClassVar[str] = "Something else restarted the server during the run's traffic."
     leads_to: ClassVar[str] = "CRASHED"
     question: ClassVar[str] = "the server ran without a restart"
 
@@ -61,7 +61,7 @@ class Restarted(Basis, frozen=True, kw_only=True):
         del found
         shown = [format_duration(at_s) for at_s in self.at_s[:_TIMES_SHOWN]]
         more = ", ..." if len(self.at_s) > _TIMES_SHOWN else ""
-        how = "; ".join(self.processes) or "counters of its metrics page began again"
+        how = "; ".join(self.processes) or "counters on its metrics page restarted from zero"
         often = "once" if len(self.at_s) == 1 else f"{len(self.at_s)} times"
         return Words(
             f"{self.server or 'the server'} was restarted {often} by something other than this "

@@ -144,7 +144,8 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
     kind: ClassVar[str] = "client-late"
     meaning: ClassVar[str] = (
         "The load client was late by more than a fifth of the time to first token, both at the "
-        "99th percentile, or took all of a processor: what was measured is its own as well."
+        "99th percentile, or took all of a processor, so the measurements include the client's "
+        "own delays."
     )
 
     late_s: float
@@ -154,7 +155,7 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
         share, late_ms = format_percent(self.cpu_share), 1000.0 * self.late_s
         return Words(
             f"the load client was {late_ms:,.0f} ms late at the 99th percentile and took {share} "
-            "of a processor: the load is not what was asked for"
+            "of a processor, so the load was not as requested"
         )
 
     def advice(self, found: Finding) -> str:

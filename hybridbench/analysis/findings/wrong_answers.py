@@ -30,9 +30,9 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
     "aborted": "aborted",
     "payload": "with a payload",
     "not-drawn": "not drawn for the sample",
-    "time": "drawn, but the time was over",
+    "time": "drawn, but time ran out",
     "near-tie": "where an expert was chosen by a near-tie",
-    "not-repeated": "whose difference did not come again",
+    "not-repeated": "whose difference was not reproduced",
     "reference-failed": "on which the reference failed",
     "not-measured": "of a data type, device or size whose rounding is not measured",
     "memory": "for lack of memory for a reference",
@@ -40,7 +40,7 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
     "options": "with options that change answers",
     "failed": "that got no second answer",
     "unsteady": "to which the server gave several answers, alone",
-    "no-cold-way": "as no way is known to have this server leave its cache out",
+    "no-cold-way": "because no way is known to bypass this server's cache",
     "interface": "as this interface has no logprobs",
 }
 
@@ -72,12 +72,14 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         said = TRAIT_WORDS[Trait(self.trait)]
         verb, _, rest = said.partition(" ")
         if self.of_wrong is not None and self.of_right is not None:
-            inherited = f"{self.wrong:,} of {self.of_wrong:,} {said}, or go on from a request that"
+            inherited = (
+                f"{self.wrong:,} of {self.of_wrong:,} {said}, or continue from a request that"
+            )
             return f"{inherited} {verb}, {self.right:,} of {self.of_right:,} right ones do"
         others = f"{self.right:,} of {right:,} right ones {verb}"
         if verb != "had":
-            others = f"of {right:,} right ones a token drawn at random does in {self.right:,}"
-        which = "" if are_all else " that go on from no other wrong one"
+            others = f"a randomly drawn token is there in {self.right:,} of {right:,} right ones"
+        which = "" if are_all else " that do not continue from another wrong one"
         return f"{self.wrong:,} of {wrong:,}{which} {verb} {rest}, {others}"
 
 
@@ -140,8 +142,8 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         # Lead with a trait that sets the wrong answers apart, or with what nearly all have.
         leads = lines[:1] if drawn or shared or self._nearly_all else []
         cause = (
-            "the state or the KV that these requests computed from was not theirs, or was "
-            "not of the length that it was taken for"
+            "these requests computed from another request's state or KV, or from one of the wrong "
+            "length"
         )
         if drawn:
             cause = (

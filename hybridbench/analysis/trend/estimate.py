@@ -304,7 +304,7 @@ def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
         upper=upper,
         leak=True,
         reason="",
-        model=f"trend {'in time' if walk.work is None else 'with work done'}, losses by chance",
+        model=f"trend {'in time' if walk.work is None else 'with work done'}, random losses",
         fitted=walk.fitted,
         band=t_quantile(0.5 + opts.confidence / 2, walk.df) * walk.fitted_se,
         floor=opts.floor,

@@ -126,8 +126,8 @@ class BelowFloor(Growing, frozen=True, kw_only=True):
     def text(self) -> str:
         floor = _hourly(self.floor, self.unit)
         return (
-            f"{super().text()}, below the {floor} from which growth counts as a leak; more time "
-            "would not decide, a threshold would"
+            f"{super().text()}, below the {floor} from which growth counts as a leak; a longer "
+            "run would not decide this, but a threshold would"
         )
 
 
@@ -202,8 +202,8 @@ class OneCycle(Open, frozen=True, kw_only=True):
 
     code: ClassVar[str] = ReasonCode.ONE_CYCLE
     said: ClassVar[str] = (
-        "it rose as high and as slowly before, and all of that was freed; only two whole cycles "
-        "show whether it leaks"
+        "it rose as high and as slowly before, and all of that was freed; only a run of two "
+        "full cycles would show whether it leaks"
     )
 
 
@@ -218,8 +218,8 @@ class LowsRise(Open, frozen=True, kw_only=True):
     def cause(self) -> str:
         rise = _hourly(self.value, self.unit)
         return (
-            f"from the low before a peak to the low after it, it rises by {rise}; only two whole "
-            "cycles show whether it leaks"
+            f"from the low before a peak to the low after it, it rises by {rise}; only a run of "
+            "two full cycles would show whether it leaks"
         )
 
 
@@ -343,7 +343,7 @@ class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
     def text(self) -> str:
         if self.tokens is None:
             return (
-                "the size of the server's KV cache is not known, so that it may still fill: "
+                "the size of the server's KV cache is unknown, so it may still be filling: "
                 "--metrics URL gives the size, --reset-cache URL empties it at each idle point"
             )
         until = "" if self.full_in_s is None else f", in {format_duration(self.full_in_s)}"
@@ -378,7 +378,10 @@ class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
     code: ClassVar[str] = ReasonCode.GROWING_SEGMENTS
 
     def text(self) -> str:
-        return f"over {self.segments} segments: they grow together, and none is a leak alone"
+        return (
+            f"over {self.segments} segments together, growth is significant, but none is a leak "
+            "alone"
+        )
 
 
 class LeakTogether(_OfSegments, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ def test_a_missing_rehearsal_and_a_failed_survey_are_said() -> None:
     found = diagnosed(ladder_record(base=(100,), end=(160, 150, 149, 129), now=Survey("no fork")))
 
     assert found.growth_bytes == 60 * MIB
-    assert any("taken as none" in note for note in found.notes)
+    assert any("assumed to be zero" in note for note in found.notes)
     assert any("no fork" in note for note in found.notes)
 
 

@@ -127,8 +127,8 @@ def test_an_extension_that_has_not_ended_has_no_length_yet() -> None:
     record = with_manifest(with_events(healthy_record(RUN), extended), planned_duration_s=300.0)
 
     assert (
-        "extended (at most 10m) beyond the planned 5m, as the verdict was open: private memory: "
-        "growing" in notes(record)
+        "extended (at most 10m) beyond the planned 5m, because the verdict was undecided: "
+        "private memory: growing" in notes(record)
     )
 
 

@@ -123,8 +123,8 @@ def test_an_extension_that_was_settled_is_clean_and_says_how_long_it_took() -> N
 
     assert verdict.kind is VerdictKind.CLEAN
     assert notes_with(verdict, "extended") == [
-        "extended by 4m49s (at most 10m) beyond the planned 5m, as the verdict was open: private "
-        "memory: growing"
+        "extended by 4m49s (at most 10m) beyond the planned 5m, because the verdict was undecided: "
+        "private memory: growing"
     ]
 
 

@@ -119,7 +119,8 @@ def test_differences_that_rounding_may_explain_are_a_note(
 
     assert repeated_answer_findings(found) == []
     (note,) = repeated_answer_notes(found)
-    assert f"{len(served)} differ, {len(control)} do without reuse" in note
+    with_reuse, without = (f"{len(n)} differ{'s' * (len(n) == 1)}" for n in (served, control))
+    assert f"{with_reuse}, and {without} without reuse" in note
 
 
 @pytest.mark.parametrize(
@@ -175,4 +176,4 @@ def test_a_server_that_was_asked_nothing_again_has_no_note() -> None:
     assert list(repeated_answer_notes(healthy_record(RUN))) == []
     nothing = AnswersRepeated(so_far=Repeated(left_out={"no-cold-way": 7}), t_s=1.0)
     (note,) = repeated_answer_notes(with_events(healthy_record(RUN), nothing))
-    assert note.startswith("no answer was asked for again; not compared: 7 as no way is known")
+    assert note.startswith("no answer was asked for again; not compared: 7 because no way is known")

@@ -842,15 +842,16 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "2 of 412 answers differ from those to the same requests alone, without cache",
-            cause="the server computed them from a state or KV that was not theirs, or gave them "
-            "to the wrong request",
+            cause="the server computed them from the wrong state or KV, or gave them to the wrong "
+            "request",
             evidence=(
                 "a request of 90 prompt tokens: its answer and the one that the server gives it "
-                "alone, three times, part at output token 4, and the shorter one ends before the "
-                "limit",
+                "alone, three times, diverge at output token 4, and the shorter one ends before "
+                "the limit",
                 "a request of 90 prompt tokens: its tokens are those that the server gives it "
                 "alone, but not its text",
-                "of as many answers that were computed together, without the cache, 0 differ so",
+                "control: of as many answers computed together without the cache, 0 differ in the "
+                "same way",
                 "the effect of rounding was not measured: it cannot cause these differences",
             ),
         ),
@@ -971,7 +972,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found("client-late", {"late_s": 1.25, "cpu_share": 0.97}),
         Words(
             "the load client was 1,250 ms late at the 99th percentile and took 97% of a "
-            "processor: the load is not what was asked for"
+            "processor, so the load was not as requested"
         ),
     ),
     "paths not taken": (
@@ -1087,14 +1088,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "17 of 412 answers are wrong; 17 of 17 had been retracted, 31 of 395 right ones had",
-            cause="the state or the KV that these requests computed from was not theirs, or was "
-            "not of the length that it was taken for",
+            cause="these requests computed from another request's state or KV, or from one of the "
+            "wrong length",
             evidence=(
                 "request r8, 90 prompt tokens: output token 4 is 0, the reference computes 5 "
                 "(distance 0.2)",
                 "the largest distance is 0.41 standard deviations of the logits; up to 0.00057 "
                 "counts as rounding",
-                "not compared: 30 sampled at a temperature, 2 drawn, but the time was over",
+                "not compared: 30 sampled at a temperature, 2 drawn, but time ran out",
             ),
         ),
     ),
@@ -1120,13 +1121,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "17 of 412 answers differ from those to the same requests alone, without cache",
-            cause="the server computed them from a state or KV that was not theirs, or gave them "
-            "to the wrong request",
+            cause="the server computed them from the wrong state or KV, or gave them to the wrong "
+            "request",
             evidence=(
                 "17 of 17 had reused a prefix, 40 of 395 right ones had",
                 "a request of 90 prompt tokens: output token 4 was less likely by 2.5 nats than "
                 "the one that the server gives it alone, three times",
-                "of as many answers that were computed together, without the cache, 0 differ so",
+                "control: of as many answers computed together without the cache, 0 differ in the "
+                "same way",
                 "margins up to 0.5 nats count as rounding: it changed the logprobs of 1,900 tokens "
                 "by 0.025 at most, and the likeliest token usually leads by 0.04",
                 "not compared: 30 sampled at a temperature, 2 to which the server gave several "
@@ -1165,7 +1167,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "hybridbench failed in the soak (OSError: too many files)",
-            cause="a defect of hybridbench, or a machine that refused it what it needs",
+            cause="a defect of hybridbench, or a machine that denied it a resource",
             evidence=("the traceback is in bench-errors.txt; what was measured is judged",),
         ),
     ),

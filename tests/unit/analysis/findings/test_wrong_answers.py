@@ -143,13 +143,13 @@ def test_what_is_shared_is_said_of_those_that_reused_nothing_of_a_wrong_one() ->
     finding = judged(answers).findings[0]
 
     assert finding.title == (
-        "17 of 412 answers are wrong; 12 of 12 that go on from no other wrong one had been "
-        "retracted, 31 of 300 right ones had"
+        "17 of 412 answers are wrong; 12 of 12 that do not continue from another wrong one had "
+        "been retracted, 31 of 300 right ones had"
     )
     assert (
         finding.evidence[0]
-        == "12 of 12 that go on from no other wrong one had run beside others from the start, 60 "
-        "of 300 right ones had"
+        == "12 of 12 that do not continue from another wrong one had run beside others from the "
+        "start, 60 of 300 right ones had"
     )
 
 
@@ -159,8 +159,8 @@ def test_a_place_in_the_answer_is_compared_with_one_drawn_in_right_answers() -> 
     verdict = judged(compared(*first, right=50, right_traits={Trait.PAGE_START: 2}))
 
     assert verdict.findings[0].title == (
-        "9 of 59 answers are wrong; 9 of 9 differ at the first token of a page, of 50 right ones a "
-        "token drawn at random does in 2"
+        "9 of 59 answers are wrong; 9 of 9 differ at the first token of a page, a randomly drawn "
+        "token is there in 2 of 50 right ones"
     )
 
 
@@ -265,7 +265,7 @@ def test_a_trait_of_those_that_wrong_answers_go_on_from_is_named_if_it_is_not_th
 
     assert finding.title == (
         "18 of 318 answers are wrong; 13 of 14 had used up the room of the step that admitted "
-        "them, after a hit, or go on from a request that had, 90 of 300 right ones do"
+        "them, after a hit, or continue from a request that had, 90 of 300 right ones do"
     )
     assert isinstance(finding.basis, WrongAnswers)
     assert [one.of_wrong for one in finding.basis.common] == [14]

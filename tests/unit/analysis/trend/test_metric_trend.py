@@ -156,7 +156,7 @@ def test_a_small_leak_asks_for_half_a_day_and_what_no_time_decides_for_nothing()
     assert small.needed_s == pytest.approx(12 * 3600.0)
     assert large.needed_s is None
     assert large.why is not None
-    assert "more time would not decide" in large.why.text
+    assert "a longer run would not decide" in large.why.text
 
 
 def test_every_leak_says_how_sure_it_is_over_all_metrics() -> None:

@@ -117,7 +117,7 @@ def test_a_leak_whose_luck_looks_like_bends_is_called_by_its_walk() -> None:
         value = 4e9 + 3e6 * np.searchsorted(at, t) + 2e6 * rng.normal(size=t.size)
         found = estimate(Samples(t, value), Options(floor=20e6))
         called.append(found.leak)
-        if found.model == "trend in time, losses by chance":
+        if found.model == "trend in time, random losses":
             assert found.lower < found.growth < found.upper
             assert found.p_value < ALPHA
             assert found.band.min() > 0

@@ -77,7 +77,7 @@ WORDS: list[tuple[Reason, str]] = [
     (
         BelowFloor(value=30 * MIB, lower=20 * MIB, upper=40 * MIB, floor=50 * MIB, unit="B"),
         "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), below the 50.0 MiB/h from which growth "
-        "counts as a leak; more time would not decide, a threshold would",
+        "counts as a leak; a longer run would not decide this, but a threshold would",
     ),
     (
         NoSteadyState(value=30 * MIB, lower=20 * MIB, upper=40 * MIB, unit="B"),
@@ -96,13 +96,13 @@ WORDS: list[tuple[Reason, str]] = [
     (FewCycles(), "too few troughs to measure growth under the sawtooth"),
     (
         OneCycle(),
-        "it rose as high and as slowly before, and all of that was freed; only two whole cycles "
-        "show whether it leaks",
+        "it rose as high and as slowly before, and all of that was freed; only a run of two "
+        "full cycles would show whether it leaks",
     ),
     (
         LowsRise(value=30 * MIB, unit="B"),
-        "from the low before a peak to the low after it, it rises by 30.0 MiB/h; only two whole "
-        "cycles show whether it leaks",
+        "from the low before a peak to the low after it, it rises by 30.0 MiB/h; only a run of "
+        "two full cycles would show whether it leaks",
     ),
     (
         FewCollections(collections=2, upper=UPPER, bound=BOUND, unit="B"),
@@ -152,7 +152,10 @@ WORDS: list[tuple[Reason, str]] = [
         LeakingSegments(leaking=2, segments=3, last=LAST),
         "in 2 of 3 segments: growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)",
     ),
-    (GrowingSegments(segments=2), "over 2 segments: they grow together, and none is a leak alone"),
+    (
+        GrowingSegments(segments=2),
+        "over 2 segments together, growth is significant, but none is a leak alone",
+    ),
     (LeakTogether(segments=2), "no segment is long enough alone; all 2 grow, confirmed together"),
     (BoundedTogether(segments=2, bound=3.0), "no growth above the limit over 2 segments"),
     (
