@@ -54,7 +54,7 @@ class Listener:
         from hybridbench.targets.background_process import ONE_THREAD, BackgroundProcess
 
         number = self._socket.fileno()
-        serve = [sys.executable, "-m", "hybridbench.report.serve", str(run_dir.resolve())]
+        serve = [sys.executable, "-m", "hybridbench.report.live_server", str(run_dir.resolve())]
         try:
             self._process = BackgroundProcess(
                 [*serve, str(number)], settings=ONE_THREAD, pass_fds=(number,)

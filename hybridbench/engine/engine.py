@@ -27,8 +27,8 @@ from hybridbench.engine.scheduler.audit import InvariantViolation
 from hybridbench.engine.scheduler.invariants import (
     InvariantChecker,
     InvariantError,
+    malformed_answers,
     unanswered,
-    wrong_answers,
 )
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.pool_stats import PoolStats
@@ -530,7 +530,7 @@ class Engine:
     def _check_answers(self, events: Sequence[EngineEvent]) -> None:
         """Check the events about to be returned, unless checks are off."""
         if self.config.check_level != "off":
-            found = wrong_answers(events)
+            found = malformed_answers(events)
             self._note_violations(found, lambda: found)
 
     def _check_sums(self, idle: bool, of_step: list[InvariantViolation]) -> None:

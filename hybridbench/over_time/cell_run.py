@@ -106,7 +106,7 @@ class CellRun:
                 f"changed since (now {engine[:12]}): choose another --out",
                 code=ErrorCode.MISMATCH,
             )
-        # Waivers may have changed since; they do not affect what runs.
+        # Waivers may have changed since; the new ones decide whether another attempt is needed.
         return msgspec.structs.replace(record, plan=plan, cell=self.planned.cell, engine=engine)
 
     def _resume(self, record: CellRecord) -> CellRecord:

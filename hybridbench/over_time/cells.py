@@ -136,8 +136,8 @@ def loads_model(cell: Cell) -> bool:
 def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:
     """Hash everything that runs, and the rules for reruns.
 
-    Waivers are excluded: they are read when cells are merged, and adding one must not invalidate a
-    nightly run that is half done.
+    Waivers are excluded, because adding one must not invalidate a nightly run that is half done.
+    They apply when cells are merged, and to further attempts of a cell.
     """
     policy = plan.policy
     ran = [json.dumps(msgspec.to_builtins(cell.cell), sort_keys=True) for cell in cells]

@@ -1,7 +1,8 @@
-"""Recompute finished answers of a soak with a reference engine in a separate process.
+"""Recompute finished answers of a soak, and decide which differences exceed rounding.
 
-During the run the reference gets a twentieth of a core, including its start; the rest of the sample
-is computed after the worker has exited, for a limited time.
+A reference engine in a separate process recomputes them.  During the run it gets a twentieth of a
+core, including its start; the rest of the sample is computed after the worker has exited, for a
+limited time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Boot a worker: tell it what to build, wait until it is ready, check that it fits the run."""
+"""Boot a worker: tell it what to build, wait until it is ready, and check that it fits.
+
+It must fit the profile and, in a resumed run, be the same engine as before.
+"""
 
 from __future__ import annotations
 

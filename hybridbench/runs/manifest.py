@@ -85,7 +85,7 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
         name=profile.name,
         source=plan.profile_source,
         resolved=plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
-        limits_as_planned=dict(profile.limits_for(plan.duration_s).by_metric()),
+        limits_as_planned=dict(profile.limits_as_planned(plan.duration_s).by_metric()),
         assert_coverage=dict(profile.coverage_minimums(plan.duration_s)),
     )
 

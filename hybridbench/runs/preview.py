@@ -224,7 +224,7 @@ def build_preview(
 
 
 def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator[Resolution]:
-    limits = plan.profile.limits_for(plan.duration_s)
+    limits = plan.profile.limits_as_planned(plan.duration_s)
     by_metric = {
         "rss_anon_swap_bytes": limits.rss_bytes_per_h,
         # Uncollected garbage is part of process memory.

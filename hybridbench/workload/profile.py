@@ -116,8 +116,12 @@ class Profile(ProfileKeys):
             return "bad_input.malformed"
         return "options.share" if self.options.share > 0 else ""
 
-    def limits_for(self, duration_s: float) -> Limits:
-        """Return the limits for a run of ``duration_s``; very short runs have none."""
+    def limits_as_planned(self, duration_s: float) -> Limits:
+        """Return the limits of a run planned for ``duration_s``; very short runs have none.
+
+        They are for the plan and the preview: a verdict takes its limits from
+        ``analysis/facts/limits.py``, which allows for extensions.
+        """
         return ([Limits()] + [e for e in self.limits if e.from_s <= duration_s])[-1]
 
     @property

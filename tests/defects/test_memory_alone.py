@@ -142,7 +142,7 @@ def test_every_rate_is_above_the_limit_that_its_profile_sets_for_that_length(
     defect: Defect,
 ) -> None:
     profile = load_profile(defect.profile)
-    limit = profile.limits_for(defect.signature.duration_s).rss_bytes_per_h
+    limit = profile.limits_as_planned(defect.signature.duration_s).rss_bytes_per_h
 
     assert limit is not None
     assert len(defect.rates) == 3

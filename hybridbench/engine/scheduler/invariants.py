@@ -249,7 +249,7 @@ def _records_of_ended(ended: Sequence[Req]) -> list[InvariantViolation]:
     return [InvariantViolation(ViolationKind.ENDED_HELD, "", message, count=len(rids))]
 
 
-def wrong_answers(events: Sequence[EngineEvent]) -> list[InvariantViolation]:
+def malformed_answers(events: Sequence[EngineEvent]) -> list[InvariantViolation]:
     """Check that each answer in ``events`` matches its request's output and ends correctly."""
     faults = [
         f"{event.rid} {fault}"

@@ -1,4 +1,6 @@
-"""SGLang's scheduler, pools, trees and sessions without its server: one pin set for all releases.
+"""Install SGLang's scheduler, pools, trees and sessions without its server.
+
+``released/sglang/`` drives them.  One set of pins serves all releases.
 
 Releases require the torch and kernels of their time, which a machine without a GPU cannot have.
 Their Python files need less: one CPU torch and one transformers version work for all.

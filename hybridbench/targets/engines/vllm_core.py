@@ -1,4 +1,6 @@
-"""vLLM's scheduler and KV-cache manager without its server: one pin set for all releases.
+"""Install vLLM's scheduler and KV-cache manager without its server.
+
+``released/vllm/`` drives them.  One set of pins serves all releases.
 
 Releases require the torch of their time, which a machine without a GPU may not have.  The Python
 files of their scheduler need less: one CPU torch and one transformers version work for all.

@@ -61,8 +61,8 @@ def test_every_profile_excludes_a_gigabyte_an_hour_at_every_length_that_has_a_li
 def test_smoke_has_a_limit_at_its_own_length() -> None:
     smoke = load_profile("smoke")
 
-    assert smoke.limits_for(smoke.duration_s).rss_bytes_per_h is not None
-    assert smoke.limits_for(60.0).rss_bytes_per_h is None
+    assert smoke.limits_as_planned(smoke.duration_s).rss_bytes_per_h is not None
+    assert smoke.limits_as_planned(60.0).rss_bytes_per_h is None
 
 
 @pytest.mark.parametrize(

@@ -395,14 +395,14 @@ def test_the_limit_is_that_of_the_planned_duration() -> None:
         }
     )
 
-    assert profile.limits_for(599.0).rss_bytes_per_h == 4 * 2**30
-    assert profile.limits_for(600.0).rss_bytes_per_h == 2**30
+    assert profile.limits_as_planned(599.0).rss_bytes_per_h == 4 * 2**30
+    assert profile.limits_as_planned(600.0).rss_bytes_per_h == 2**30
 
 
 def test_a_run_shorter_than_the_first_limit_has_none() -> None:
     profile = base().with_overrides({"promise": "[{from: 7m, rss: 1GiB/h, collectible: 1GiB/h}]"})
 
-    assert profile.limits_for(419.0).rss_bytes_per_h is None
+    assert profile.limits_as_planned(419.0).rss_bytes_per_h is None
     assert profile.decides_from_s == 420.0
 
 

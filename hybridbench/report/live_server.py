@@ -1,8 +1,8 @@
 """The live report of a run in progress, over HTTP on the loopback interface.
 
-``python -m hybridbench.report.serve RUN_DIR DESCRIPTOR`` answers on an inherited listening socket.
-It is a separate process at low priority, reads only the files of the run, and judges only on
-request, so that the soak never waits for it.  It ends with its parent.
+``python -m hybridbench.report.live_server RUN_DIR DESCRIPTOR`` answers on an inherited listening
+socket.  It is a separate process at low priority, reads only the files of the run, and judges only
+on request, so that the soak never waits for it.  It ends with its parent.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import pytest
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.processes import ProcessSample
-from hybridbench.report import serve
-from hybridbench.report.serve import HOST, LiveRun, last_values, make_server
+from hybridbench.report import live_server
+from hybridbench.report.live_server import HOST, LiveRun, last_values, make_server
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.report.synthetic import manifest
 
@@ -136,7 +136,7 @@ def test_a_run_is_judged_once_for_all_who_look_and_again_when_it_has_aged(
         clock.advance(3.0)
         return f"page {len(judged)}", "{}"
 
-    monkeypatch.setattr(serve, "_judged", slow)
+    monkeypatch.setattr(live_server, "_judged", slow)
     page = LiveRun(tmp_path, clock.monotonic_s).answers()["/"]
 
     first, second = page().text, page().text
@@ -152,7 +152,7 @@ def test_a_run_is_judged_once_for_all_who_look_and_again_when_it_has_aged(
 def test_the_server_ends_with_its_parent(run_dir: Path) -> None:
     listening = socket.create_server((HOST, 0))
     number = listening.fileno()
-    serve_it = [sys.executable, "-m", "hybridbench.report.serve", str(run_dir), str(number)]
+    serve_it = [sys.executable, "-m", "hybridbench.report.live_server", str(run_dir), str(number)]
     # The parent of the server is a shell that ends once its own input does.
     shell = subprocess.Popen(
         ["sh", "-c", '"$@" & echo $!; read -r _', "sh", *serve_it],
