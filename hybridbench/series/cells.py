@@ -11,7 +11,10 @@ from hybridbench.series.units import BYTE_FACTORS
 _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
 # nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
-_WITH_UNIT = re.compile(r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
+# top on macOS appends + or - to a size that changed since the last sample.
+_WITH_UNIT = re.compile(
+    r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*(?:([A-Za-z%]+)[+-]?)?(?:\s*/.*)?"
+)
 _DIGITS = re.compile(r"[+-]?\d+(?:[.,](\d+))?")
 # French, Swiss and SI separators of thousands: spaces and apostrophes.
 _GROUPED_BY_SPACES = re.compile(

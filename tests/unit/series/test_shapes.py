@@ -110,6 +110,8 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "dcgmi dmon": (lambda i: ("" if i % 10 else "#Entity   GPUTL        FBUSD                \nID                                           \n") + f"GPU 0     5            {1000 + i}                  \nGPU 1     0            450", {'FBUSD{Entity="GPU 0"}': "60.0"}),
     "PowerShell": (lambda i: f"\nHandles  NPM(K)    WS(K)     CPU(s)     Id  SI ProcessName\n-------  ------    -----     ------     --  -- -----------\n    512      45     {120000 + i * 1000}      12.34   4242   1 python", {"WS(K)": "58.6"}),
     "BusyBox's top": (lambda i: f"Mem: 1000000K used, 2000000K free\nCPU:   0% usr   0% sys\nLoad average: 0.00 0.01 0.05 1/100 999\n  PID  PPID USER     STAT   VSZ %VSZ CPU %CPU COMMAND\n 1234     1 root     S    {1000 + i}m  18%   0   0% python3 a.py", {"VSZ": "60.0"}),
+    "top on macOS": (lambda i: f"PID    COMMAND      MEM\n4242   python3.11   {1000 + i}M+\n4243   nginx        {50 - i // 60}M-", {'MEM{PID="4242"}': "60.0"}),
+    "top on macOS, one process": (lambda i: f"4242   python3.11   {1000 + i}M+", {"memory": "60.0"}),
     "tasklist as CSV": (lambda i: f'"python.exe","1234","Console","1","{1000000 + 1000 * i:,} K"\n"nginx.exe","77","Console","1","900,000 K"', {'memory{name="python.exe"}': "58.6"}),
     "nvidia-smi, its heading each time": (lambda i: f"memory.used [MiB]\n{1000 + i} MiB", {"memory.used [MiB]": "60.0"}),
     "two commands": (lambda i: f"  RSS COMMAND\n{500000 + 1000 * i} python3 a.py --x 1\n300000 python3 b.py", {'RSS{COMMAND="python3 a.py --x 1"}': "58.6"}),
