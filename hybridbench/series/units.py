@@ -7,7 +7,7 @@ that the heading lacks is not guessed; rates are then in the column's own unit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -88,7 +88,11 @@ _SHOWN = re.compile(
 _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     # memory.stat and memory.events: page faults, scans and collapses; limits that were reached.
-    r"(.*\.)?(pg[a-z_]+|workingset_\w+|thp_\w+_alloc)|"
+    r"(.*\.)?((total_)?pg[a-z_]+|workingset_\w+|thp_\w+_alloc|z?swp(in|out|wb)|numa_\w+)|"
+    r"(.*[._])?failcnt|"
+    # /proc/PID/io and cpu.stat.
+    r"[rw]char|sysc[rw]|cancelled_write_bytes|(usage|user|system|throttled|burst)_usec|"
+    r"nr_(periods|throttled|bursts)|"
     r"memory[._]events[._](local[._])?(low|high|max|oom\w*)|"
     rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
@@ -116,6 +120,22 @@ _MAY_COUNT = re.compile(
     r"(log|wal|db)_(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
     re.I,
 )
+# Counters by the rules of one program: a name that shows the program, and those of its counters.
+_OF_PROGRAM = (
+    # memory.events
+    ("oom_kill", "low|high|max|oom(_kill|_group_kill)?|sock_throttled"),
+    # What MySQL's SHOW GLOBAL STATUS prints is a counter unless it is one of these.
+    ("Threads_connected",
+     r"(?!Threads_(cached|connected|running)|\w*_pending_|(Innodb_num_)?open_|Prepared_stmt_count|"
+     r"Innodb_(buffer_pool_(bytes|pages)_(data|dirty|free|misc|old|total)|row_lock_current|"
+     r"mem|history|checkpoint|ibuf)|Memory_used|Key_blocks_|Qcache_(free|queries|total)|Max_used)"
+     r"[A-Z][a-z]+(_\w+)?"),
+    ("redis_version|used_memory",
+     r"lazyfreed_objects|rdb_changes_since_last_save|total_forks|lru_clock|active_defrag_\w+"),
+    (r"node_\w+", r"node_(?!netstat_Tcp_CurrEstab|netstat_Ip_)(netstat|vmstat)_\w+"),
+    # Chrome's Performance.getMetrics
+    ("JSHeapUsedSize", r"(Layout|RecalcStyle)Count|\w+Duration"),
+)  # fmt: skip
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
@@ -131,7 +151,8 @@ _CACHE_LABEL = re.compile(r'="(evictable|cached|buffered|buffers|slab_reclaimabl
 # These mean page cache only beside other columns of a machine or cgroup: a program may have a cache
 # of its own.
 _CACHE_BESIDE = re.compile(
-    r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|"
+    # What the kernel holds in a cgroup includes the slabs that it can reclaim.
+    r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|kernel|"
     r"(total_)?(cache|mapped_file)",
     re.I,
 )
@@ -181,7 +202,9 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r".*\\Process\(.*",), r".*\\(Working Set|Virtual Bytes|Page File Bytes).*", "bytes"),
     (("WorkingSet64|WS",), r"(WorkingSet|\w+MemorySize)64|WS|PM|VM", "bytes"),  # PowerShell
     (("rss", "vms"), r"rss|vms|uss|pss|shared|text|data|lib|swap", "bytes"),  # psutil
-    (("used_memory",), r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?", "bytes"),
+    (("used_memory(_rss)?",),
+     r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?|"
+     r"allocator_(allocated|active|resident)", "bytes"),
     (("anon|file|total_rss",),
      r"(total_)?(anon|file|rss|cache|kernel\w*|pagetables|percpu|sock|shmem|vmalloc|slab\w*|"
      r"swap\w*|(in)?active_\w+|unevictable|mapped_file|file_\w+|anon_thp|zswap\w*)", "bytes"),
@@ -314,6 +337,18 @@ def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
     head, word, tail = name.rpartition("allocated")
     is_half = bool(word) and f"{head}freed{tail}" in beside
     return is_half or bool(_SO_FAR.search(_CAMEL_WORD.sub("_", bare_name(name) or name)))
+
+
+def counted_by_program(names: Sequence[str]) -> Collection[str]:
+    """Return those of ``names`` that are counters of the program that the others show."""
+    bare = {name: unlabelled(name) for name in names}
+    different = set(bare.values())
+    counters = [
+        pattern
+        for shows, pattern in _OF_PROGRAM
+        if any(re.fullmatch(shows, name) for name in different)
+    ]
+    return {name for name in names if any(re.fullmatch(p, bare[name]) for p in counters)}
 
 
 def is_collected(name: str) -> bool:

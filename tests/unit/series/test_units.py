@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.foundation.metrics import Unit
-from hybridbench.series.units import Role, counts_so_far, meaning_of, parse_unit
+from hybridbench.series.units import (
+    Role,
+    counted_by_program,
+    counts_so_far,
+    meaning_of,
+    parse_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,9 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("%memused", Role.WITH_CACHE),
         ("system.memory.used.bytes", Role.WITH_CACHE),
         ("memory.peak", Role.CUMULATIVE),
+        ("total_pgfault", Role.CUMULATIVE),
+        ("rchar", Role.CUMULATIVE),
+        ("container_memory_failcnt", Role.CUMULATIVE),
         ("rss_total", Role.LEVEL),
         ("thread_count", Role.LEVEL),
         ("MEM USAGE / LIMIT", Role.LEVEL),
@@ -103,6 +112,30 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
 
     assert counts_so_far("allocated_bytes.all.allocated", names)
     assert not counts_so_far("allocated_bytes.all.current", names)
+
+
+@pytest.mark.parametrize(
+    ("counters", "levels"),
+    [
+        ("low high max oom oom_kill", "anon"),
+        ("Com_select Connections Questions", "Threads_connected Memory_used Prepared_stmt_count"),
+        ("lazyfreed_objects rdb_changes_since_last_save", "used_memory connected_clients"),
+        ("node_netstat_Tcp_InSegs node_vmstat_pgfault", "node_netstat_Tcp_CurrEstab node_load1"),
+        ("LayoutCount ScriptDuration", "JSHeapUsedSize Nodes"),
+    ],
+)
+def test_the_names_beside_a_counter_show_the_program_that_counts(
+    counters: str, levels: str
+) -> None:
+    names = [*counters.split(), *levels.split()]
+
+    assert counted_by_program(names) == set(counters.split())
+    assert not counted_by_program(["high", "Connections", "LayoutCount"])
+
+
+def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
+    assert meaning_of("kernel", ("anon", "slab_reclaimable")).role is Role.CACHE
+    assert meaning_of("slab_unreclaimable", ("anon",)).role is Role.LEVEL
 
 
 def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
