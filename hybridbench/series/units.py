@@ -79,6 +79,10 @@ _SHOWN = re.compile(
     r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
     # The page cache fills free memory, whatever the program does.
     r"(kb|\[mem\])?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
+    # How busy a GPU is, and what its sensors measure.
+    r"(.*[^a-z])?gpu[ _]?(use|util|utili[sz]ation)|.*[.]utilization[.](gpu|memory)|gputl|"
+    r"(.*[^a-z])?(temperature([^a-z].*)?|temp([_ ](c|f|celsius|edge|junction|hotspot|gpu))?|"
+    r"power([_ .](w|mw|watts|draw|usage))?|watts|fan([_ .](speed|rpm)([^a-z].*)?)?|rpm|mhz)|"
     # nvidia-smi columns other than memory.
     r"fbttl|memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
     r"_limit|^limit|limit_bytes|\blimit\b|^memory[._]?(swap[._]?)?(max|high|low|min|limit)$",
@@ -116,7 +120,7 @@ _MAY_COUNT = re.compile(
     # Unless another word says that this is still there.
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     r"(.*[_ .:/-])?(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
-    r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|inodes|"
+    r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
     r"(log|wal|db)_(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
     re.I,
 )
@@ -320,8 +324,8 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    may_count = bool(_MAY_COUNT.fullmatch(words))
-    return replace(level, higher_is_worse=not _LEFT.search(words), may_count=may_count)
+    is_left = bool(_LEFT.search(words))
+    return replace(level, higher_is_worse=not is_left, may_count=bool(_MAY_COUNT.fullmatch(words)))
 
 
 def _last(name: str) -> str:

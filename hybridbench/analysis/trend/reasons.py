@@ -458,7 +458,7 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
 
 
 class MayCount(Reason, frozen=True, kw_only=True):
-    """The column's name suggests a count of events, or data on a disk, and it never turns back."""
+    """The column may be a count of events, or data on a disk: it only changes one way."""
 
     code: ClassVar[str] = ReasonCode.MAY_COUNT
 
@@ -466,8 +466,8 @@ class MayCount(Reason, frozen=True, kw_only=True):
 
     def text(self) -> str:
         return (
-            "it changes in one direction only, as counts of events and data on a disk do by "
-            f"themselves; if it shows something held, use --metric '{self.column}'"
+            "it may count events or data on a disk, which grow by themselves; if it shows something "
+            f"held, use --metric '{self.column}'"
         )
 
 

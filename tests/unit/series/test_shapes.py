@@ -764,3 +764,12 @@ def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(
     assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]
     assert f"--metric '{name}'" in verdict.rows[1].result.reason
     assert chosen.kind is VerdictKind.LEAK
+
+
+@pytest.mark.parametrize("name", ["disk_free_bytes", "node_filesystem_avail_bytes", "fs_avail_mb"])
+def test_a_disk_that_fills_is_undecided(tmp_path: Path, name: str) -> None:
+    rows = [f"{60 * i},{2**30},{2**35 - 2**20 * i}" for i in ROWS]
+
+    verdict = judged(tmp_path, "\n".join([f"time,rss_bytes,{name}", *rows]))
+
+    assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]

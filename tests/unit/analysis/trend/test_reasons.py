@@ -173,8 +173,8 @@ WORDS: list[tuple[Reason, str]] = [
     ),
     (
         MayCount(column="messages"),
-        "it changes in one direction only, as counts of events and data on a disk do by "
-        "themselves; if it shows something held, use --metric 'messages'",
+        "it may count events or data on a disk, which grow by themselves; if it shows something "
+        "held, use --metric 'messages'",
     ),
     (
         FewProcesses(falls=3),
