@@ -42,6 +42,8 @@ from hybridbench.series.units import (
     counts_so_far,
     is_collected,
     is_gated,
+    is_memory,
+    may_be_held,
     meaning_of,
     parse_unit,
 )
@@ -219,7 +221,7 @@ class _JudgedFile:
         self._counted = counted_by_program(self._names)
         numbers = [c for c in self.file.columns if not c.is_text]
         self._are_bytes = _are_bytes([c for c in numbers if c.usual_unit == "bytes"])
-        self._columns = [self._taken(c, self._meaning(c)) for c in numbers]
+        self._columns = [self._taken(c, m) for c, m in self._meanings(numbers)]
 
     def judge(self) -> FileVerdict:
         thresholds = self._thresholds()
@@ -333,7 +335,9 @@ class _JudgedFile:
                 code=ErrorCode.NEEDS_OPTION,
             )
         return [
-            replace(c, meaning=replace(c.meaning, higher_is_worse=False)) if c.name in lower else c
+            replace(c, meaning=replace(c.meaning, higher_is_worse=False, may_count=False))
+            if c.name in lower
+            else c
             for c in chosen
         ]
 
@@ -387,6 +391,16 @@ class _JudgedFile:
     def _taken(self, raw: RawColumn, meaning: Meaning) -> _Column:
         value = raw.value * meaning.factor
         return _Column(raw.name, raw.t_s - self._zero_s, value, meaning, raw)
+
+    def _meanings(self, columns: Sequence[RawColumn]) -> Iterator[tuple[RawColumn, Meaning]]:
+        """Yield ``columns`` with their meanings; beside memory, an unknown one may be a count."""
+        found = [(column, self._meaning(column)) for column in columns]
+        levels = [(column, meaning) for column, meaning in found if meaning.role is Role.LEVEL]
+        beside = any(meaning.unit is Unit.BYTES or is_memory(c.name) for c, meaning in levels)
+        for column, meaning in found:
+            doubtful = beside and meaning.role is Role.LEVEL and not meaning.known
+            doubtful = doubtful and not (meaning.is_delay or may_be_held(column.name))
+            yield column, replace(meaning, may_count=True) if doubtful else meaning
 
     def _meaning(self, column: RawColumn) -> Meaning:
         meaning = meaning_of(column.name, self._names)

@@ -140,6 +140,19 @@ _OF_PROGRAM = (
     # Chrome's Performance.getMetrics
     ("JSHeapUsedSize", r"(Layout|RecalcStyle)Count|\w+Duration"),
 )  # fmt: skip
+# Words for what a program holds.
+_HELD = re.compile(
+    r"(^|[^a-z])(threads?|(go|co)?routines?|fibers?|tasks?|fds?|files?|handles?|"
+    r"descriptors?|objects?|nodes?|listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|"
+    r"users?|channels?|streams?|subscri\w+|slots?|blocks?|pages?|keys?|entry|entries|items?|"
+    r"elements?|size|len|length|depth|level|pending|active|open|live|alive|held|leaked|in_?use|"
+    r"used|usage|alloc\w*|caches?|cached|pool\w*|queue\w*|backlog|buffers?|instances?|"
+    r"proc(esse)?s?|children|zombies?|containers?|timers?|watch(er|e)?s?|contexts?|tensors?|"
+    r"graphs?|locks?|refs?|references?|waiting|running|blocked|documents|frames|states?|leases?|"
+    r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|"
+    r"arenas?|estab\w*|stack|value|free|left|avail(able)?)([^a-z]|$)",
+    re.I,
+)
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
@@ -379,6 +392,11 @@ def is_memory(name: str) -> bool:
 def kilobyte_of(name: str) -> float:
     """Return the number of bytes in one KB of column ``name``: 1024 for memory, as in ps."""
     return _KIB if is_memory(name) else BYTE_FACTORS[_KERNEL_KB]
+
+
+def may_be_held(name: str) -> bool:
+    """Return whether ``name`` has a word for memory or for something else that a program holds."""
+    return is_memory(name) or bool(_HELD.search(_CAMEL_WORD.sub("_", name)))
 
 
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -764,6 +765,21 @@ def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(
     assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]
     assert f"--metric '{name}'" in verdict.rows[1].result.reason
     assert chosen.kind is VerdictKind.LEAK
+
+
+@pytest.mark.parametrize("name", ["accuracy", "score", "lr_x"])
+def test_what_has_no_word_for_something_held_may_count_beside_memory(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [f"{60 * i},{2**30},{1000 + 7 * i}" for i in ROWS]
+    text, ask = "\n".join([f"time,rss_bytes,{name}", *rows]), JudgeOptions(steady_at="10m")
+
+    verdict = judged(tmp_path, text)
+    assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]
+    assert judged(tmp_path, text, replace(ask, metrics=(name,))).kind is VerdictKind.LEAK
+    assert judged(tmp_path, text.replace("rss_bytes", "lag")).kind is VerdictKind.LEAK
+    for held in ("open_sessions", "eventListeners", "goroutines", "heap_live_slots"):
+        assert judged(tmp_path, text.replace(name, held)).kind is VerdictKind.LEAK
 
 
 @pytest.mark.parametrize("name", ["disk_free_bytes", "node_filesystem_avail_bytes", "fs_avail_mb"])
