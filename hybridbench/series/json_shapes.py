@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -28,13 +29,14 @@ from hybridbench.series.json_lists import (
 )
 from hybridbench.series.owners import labels
 from hybridbench.series.source import Line, Source
-from hybridbench.series.times import BadTimeError, parse_times
+from hybridbench.series.times import BadTimeError, names_time, parse_times
 from hybridbench.series.units import usual_units
 
 _SHOWN_CHARS = 40
 _BETWEEN_OBJECTS = re.compile(r"(?<=\})\s*\n\s*(?=\{)")
 # The points of one series: its labels, then times and values as text.
 _Series = tuple[Mapping[str, str], Sequence[str], Sequence[str]]
+_Values = Sequence[object]
 
 
 def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColumn]:
@@ -131,23 +133,37 @@ def _series_in(node: object) -> Iterator[_Series]:
     if described:
         yield from described
         return
+    found = False
+    for key, table, known in _tables(node):
+        for _, times, values in _timed(table, known):
+            found = True
+            yield _labels(node, key), times, values
+    for below in () if found else node.values():
+        yield from _series_in(below)
+
+
+def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Values], Sequence[_Values]]]:
+    """Yield the columns of each table in ``node``, its key if there are more, and known times.
+
+    A table is a list of points or of columns, or the columns are the values of ``node`` itself.
+    """
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = {"value": [value]} if of_metric and isinstance(value, list) else node
-    points = ((key, below) for key, below in lists.items() if _are_points(below, of_metric))
-    tables = [(key, list(zip(*below, strict=True))) for key, below in points]
-    if not tables:
-        plain = [column for column in node.values() if is_column(column)]
-        # Grafana nests a list of columns.
-        frames = [v for v in node.values() if isinstance(v, list) and v and all(map(is_column, v))]
-        tables = [("", table) for table in (plain, *frames)]
-    found = False
-    for key, table in tables:
-        for _, times, values in _timed(table, first_is_time=of_metric):
-            found = True
-            yield _labels(node, key if len(tables) > 1 else ""), times, values
-    for below in () if found else node.values():
-        yield from _series_in(below)
+    points = {key: below for key, below in lists.items() if _are_points(below, of_metric)}
+    for key, below in points.items():
+        table = list(zip(*below, strict=True))
+        # Prometheus puts the time first.
+        yield key if len(points) > 1 else "", table, table[: int(of_metric)]
+    if points:
+        return
+    plain = {k: v for k, v in node.items() if isinstance(v, list) and is_column(v)}
+    named = [column for key, column in plain.items() if names_time(key.removesuffix("s"))]
+    yield "", list(plain.values()), list(filter(_are_times, named))
+    # Grafana nests a list of columns.
+    for frame in node.values():
+        if isinstance(frame, list) and frame and all(map(is_column, frame)):
+            yield "", frame, []
 
 
 def _described(node: Object) -> Iterator[_Series]:
@@ -174,12 +190,14 @@ def _described(node: Object) -> Iterator[_Series]:
 
 
 def _timed(
-    table: Sequence[Sequence[object]], *, first_is_time: bool = False
+    table: Sequence[_Values], known: Sequence[_Values] = ()
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield the position, times and values of each column that is as long as the times."""
+    """Yield the position, times and values of each column that is as long as the times.
+
+    The times are the first column in ``known``, or else the most even column of times.
+    """
     # Byte counts may look like epoch seconds, but they rise less evenly.
-    dated = [column for column in table if all(map(is_time, column))]
-    times = min(dated or table[: int(first_is_time)], key=_unevenness, default=())
+    times = known[0] if known else min(filter(_are_times, table), key=_unevenness, default=())
     for at, column in enumerate(table):
         if column is not times and len(column) == len(times):
             values = ["nan" if number is None else str(number) for number in column]
@@ -201,12 +219,17 @@ def _description(one: Object) -> dict[str, str]:
     return {**found, "__name__": f"{name}{unit}"}
 
 
-def _are_points(points: object, of_metric: bool) -> bool:
+def _are_points(points: object, of_metric: bool) -> TypeGuard[list[list[object]]]:
     """Return whether each point is a time and a value, in either order."""
     if not isinstance(points, list) or not points:
         return False
     pairs = all(is_column(point) and len(point) == 2 for point in points)
     return pairs and (of_metric or any(map(is_time, points[0])))
+
+
+def _are_times(column: Sequence[object]) -> bool:
+    """Return whether all are times, and not all the same, as the bytes of a flat level are."""
+    return all(map(is_time, column)) and len(set(column)) > 1
 
 
 def _unevenness(column: Sequence[object]) -> float:

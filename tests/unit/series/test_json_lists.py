@@ -394,3 +394,16 @@ def test_a_list_of_objects_describes_the_columns_beside_it(tmp_path: Path) -> No
 
     assert rates(judged(tmp_path, grafana)) == {'rss (bytes){pod="b"}': "120.0"}
     assert rates(judged(tmp_path, datadog)) == {'value (bytes){host="b"}': "120.0"}
+
+
+def test_a_level_as_even_as_the_times_is_not_read_as_them(tmp_path: Path) -> None:
+    # VictoriaMetrics exports the values before the times.
+    exports = [
+        {"metric": {"__name__": "rss_bytes", "pod": pod}, "values": values, "timestamps": SECONDS}
+        for pod, values in (("flat", [1.5e9] * 120), ("grows", [1.5e9 + 2**20 * i for i in ROWS]))
+    ]
+    late = [[t + row % 3, str(1.5e9 + 2**20 * row)] for row, t in enumerate(SECONDS)]
+    answer = {"data": {"result": [{"metric": {"__name__": "rss_bytes"}, "values": late}]}}
+
+    assert rates(judged(tmp_path, *exports)) == {'rss_bytes{pod="grows"}': "60.0"}
+    assert rates(judged(tmp_path, answer)) == {"rss_bytes": "60.0"}
