@@ -57,6 +57,8 @@ _NAMES_MAX = 8
 _NUMERIC_SHARE = 0.9
 # In ps and top, these columns are processor time or a process start time, not the sample time.
 _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "ZEIT+", "START", "STARTED"})
+# Beside the first, Ruby's GC.stat calls the milliseconds of its collector a time.
+_OF_RUBY, _OF_COLLECTOR = frozenset({"count", "minor_gc_count"}), "time"
 
 
 @dataclass(frozen=True)
@@ -275,13 +277,17 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     if source.time_column is not None:
         return _chosen_time(grid, source, source.time_column)
     columns = grid.columns
+    if _OF_RUBY.issubset(grid.names):
+        columns = [column for column in columns if column.name != _OF_COLLECTOR]
     named = [column for column in columns if names_time(column.name)]
-    found = [c for c in named if not _counts(c.name) or is_since_1970(c.cells)]
+    found = _dates_first([c for c in named if not _counts(c.name) or is_since_1970(c.cells)])
     found += [column for column in columns if looks_like_time(column.cells[0])]
     found += [c for c in columns if names_epoch(c.name) and is_since_1970(c.cells)]
     found = [c for c in found if not grid.of_tool or c.name not in _NOT_OF_SAMPLE]
     # Rows of a process may all hold its start time.
     found = [c for c in found if "start" not in c.name.lower() or len(set(c.cells)) > 1]
+    # Ollama's models expire some time after the sample.
+    found = [column for column in found if "expire" not in column.name.lower()]
     if found:
         return found[0], unit_in(found[0].name)
     if source.interval_s is not None:
@@ -292,6 +298,16 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
         grid.rows[0][0].number,
         ErrorCode.NEEDS_OPTION,
     )
+
+
+def _dates_first(columns: Sequence[TextColumn]) -> list[TextColumn]:
+    """Sort dates before numbers from a start, and what never changes last."""
+
+    def rank(column: TextColumn) -> tuple[bool, bool]:
+        is_date = looks_like_time(column.cells[0]) or is_since_1970(column.cells)
+        return len(set(column.cells)) == 1, not is_date
+
+    return sorted(columns, key=rank)
 
 
 def _chosen_time(grid: Grid, source: Source, chosen: str) -> tuple[TextColumn, str]:

@@ -407,3 +407,35 @@ def test_a_level_as_even_as_the_times_is_not_read_as_them(tmp_path: Path) -> Non
 
     assert rates(judged(tmp_path, *exports)) == {'rss_bytes{pod="grows"}': "60.0"}
     assert rates(judged(tmp_path, answer)) == {"rss_bytes": "60.0"}
+
+
+def test_a_time_in_a_sample_may_be_of_something_else(tmp_path: Path) -> None:
+    # The milliseconds of Ruby's collector; when Ollama unloads a model.
+    ruby = [
+        {
+            "count": 9 + i,
+            "time": 345 + 2 * i,
+            "minor_gc_count": i,
+            "heap_live_slots": 9000 + 100 * i,
+        }
+        for i in ROWS
+    ]
+    ollama = [{"models": [{"name": "m", "size": v, "expires_at": t}]} for t, v in DATED]
+    untimed = JudgeOptions(steady_at="10m", interval_s=60.0)
+
+    for samples in (ruby, ollama):
+        assert judged(tmp_path, *samples, options=untimed).kind is VerdictKind.LEAK
+    dated = [{**sample, "ts": t} for sample, t in zip(ruby, DATES, strict=True)]
+    (row,) = judged(tmp_path, *dated).rows
+    assert row.result.rate_per_hour is not None
+    assert round(row.result.rate_per_hour.value) == 6000
+
+
+def test_a_date_counts_before_a_time_from_a_start(tmp_path: Path) -> None:
+    rows = [{"time": 345 + 2 * i, "rss_bytes": v, "ts": t} for i, (t, v) in enumerate(DATED)]
+
+    assert rates(judged(tmp_path, *rows)) == {"rss_bytes": "60.0"}
+    hours = [
+        {"date": "2026-11-20", "elapsed_s": 60 * i, "rss_bytes": v} for i, v in enumerate(GROWS)
+    ]
+    assert rates(judged(tmp_path, *hours)) == {"rss_bytes": "60.0"}
