@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TypeGuard
 
 import numpy as np
@@ -33,7 +34,8 @@ from hybridbench.series.times import BadTimeError, names_time, parse_times
 from hybridbench.series.units import usual_units
 
 _SHOWN_CHARS = 40
-_BETWEEN_OBJECTS = re.compile(r"(?<=\})\s*\n\s*(?=\{)")
+# Inside a document, a comma separates them.
+_BETWEEN_DOCUMENTS = re.compile(r"(?<=[}\]])\s*(?=[{\[])")
 # The points of one series: its labels, then times and values as text.
 _Series = tuple[Mapping[str, str], Sequence[str], Sequence[str]]
 _Values = Sequence[object]
@@ -50,13 +52,13 @@ def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColu
         try:
             return _document_table(json_value(text), source)
         except ForeignDataError as error:
-            # jq in a loop prints each object over several lines.
-            lines = [Line(n, part) for n, part in enumerate(_BETWEEN_OBJECTS.split(text), 1)]
+            lines = list(_documents(lines))
             if len(lines) == 1 or _value(lines[0].text) is None:
                 raise source.wrong(
                     f"starts like JSON and cannot be read: it {error}; give JSON "
                     "lines (one object a line) or an export of /api/v1/query_range."
                 ) from error
+            lines = list(_opened(lines))
     objects, lines = _objects(lines, source)
     if all(isinstance(entry.get("m"), dict) for entry in objects):
         return _labelled(list(_samples_of_run(objects)), source)
@@ -73,6 +75,19 @@ def _document_table(document: object, source: Source) -> list[RawColumn]:
     is_table = isinstance(document, dict) and bool(table_in(document))
     found = [] if is_table else list(_series_in(document))
     return _labelled(found, source) if found else records(lists_in(document, Line(1, "")), source)
+
+
+def _documents(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield each document as a line, where they follow each other in any layout.
+
+    jq in a loop prints one over several lines, and some servers end none with a new line.
+    """
+    for at, group in groupby(lines, key=lambda line: line.at):
+        below = list(group)
+        text, number, begin = "\n".join(line.text for line in below), below[0].number, 0
+        for end in [*(m.end() for m in _BETWEEN_DOCUMENTS.finditer(text)), len(text)]:
+            yield Line(number, text[begin:end], at)
+            number, begin = number + text.count("\n", begin, end), end
 
 
 def _opened(lines: Sequence[Line]) -> Iterator[Line]:

@@ -7,7 +7,7 @@ is dropped here; it holds no readings.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
 _TOP = re.compile(r"(?:top - )?(\d\d:\d\d:\d\d) up ")
 _OF_TOP = re.compile(r"(([KMG]iB )?%?[^\W\d]\S*(\(s\))? ?):.*[,%]|%?Cpu\d+ ")
+_END_OF_OBJECT = re.compile(r"((?=[{}\]]|\[\{).*[}\]])([^{}\[\]]+)$")
 _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?=[a-z./])")
 _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
@@ -111,7 +112,7 @@ class Line:
 
 def lines_of(text: str) -> tuple[list[Line], list[int]]:
     """Return lines that may hold readings, and the numbers of those that a shell or tool added."""
-    every = enumerate(_ESCAPES.sub("", text).splitlines(), 1)
+    every = enumerate(_parted(_ESCAPES.sub("", text).splitlines()), 1)
     raw = [(number, line.rstrip()) for number, line in every if line.strip()]
     gone = {n: True for n, line in raw if _PROMPT.match(line) or _NO_DATA.match(line)}
     raw = [(number, line) for number, line in raw if number not in gone]
@@ -123,6 +124,13 @@ def lines_of(text: str) -> tuple[list[Line], list[int]]:
         elif not (top and _OF_TOP.match(line.lstrip())):
             lines.append(Line(number, line, at))
     return lines, list(gone)
+
+
+def _parted(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines; a time behind an object, which curl printed without a line end, is another."""
+    for line in lines:
+        match = _END_OF_OBJECT.match(line)
+        yield from match.groups() if match and is_moment(match[2]) else (line,)
 
 
 def blank_cells(text: str) -> list[str]:

@@ -439,3 +439,18 @@ def test_a_date_counts_before_a_time_from_a_start(tmp_path: Path) -> None:
         {"date": "2026-11-20", "elapsed_s": 60 * i, "rss_bytes": v} for i, v in enumerate(GROWS)
     ]
     assert rates(judged(tmp_path, *hours)) == {"rss_bytes": "60.0"}
+
+
+@pytest.mark.parametrize("layout", ["jq", "jq, lists", "curl", "date and curl", "date, curl, jq"])
+def test_documents_follow_each_other_in_any_layout(tmp_path: Path, layout: str) -> None:
+    dates = [f"{t:.0f}\n" if "date" in layout else "" for t in SECONDS]
+    one = [{"rss": value} for value in GROWS]
+    every = [[sample] for sample in one] if "lists" in layout else one
+    end = "\n" if layout.startswith("jq") else ""
+    indent = 2 if "jq" in layout else None
+    texts = (date + json.dumps(v, indent=indent) for date, v in zip(dates, every, strict=True))
+    path = tmp_path / "series.json"
+    path.write_text(end.join(texts))
+    options = JudgeOptions(steady_at="10m", interval_s=None if "date" in layout else 60.0)
+
+    assert rates(judge_file(str(path), options)) == {"rss": "60.0?"}
