@@ -25,8 +25,8 @@ _PAIR = re.compile(
     r"(?:\s+(?P<at>\d{13}|\d{10}(?:\.\d+)?))?"
 )
 # A key without a number: a state, the name of a unit, hexadecimal ids and masks.
-# Redis INFO has no space after its colon.
-_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s*:(?:\s|$)|=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
+# Redis INFO has no space after its colon; SQLite has one on both sides of the equals sign.
+_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s*:(?:\s|$)|\s*=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 # Keep these fields of /proc/PID/status although they have no unit; the others without one are ids,
 # masks or context switches.

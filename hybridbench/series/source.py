@@ -17,7 +17,10 @@ from hybridbench.foundation.units import format_duration
 from hybridbench.series.times import is_epoch, is_moment, parse_times
 
 _BAD_SHARE = 0.01
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Colours, cursor movements, window titles and character sets.
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(\x07|\x1b\\)|\([0B]|[=>])")
+# What psql's \watch prints above each table, perhaps after a title.
+_OF_PSQL = re.compile(r"(?:.*\t)? *(\S[^\t]*) \(every \d[\d.]*s\)$")
 # The longest step between times; shorter than 4096 where the lines may be byte counts, whose steps
 # are multiples of that.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
@@ -29,8 +32,8 @@ _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
     r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP)$|"
-    # The end of psql's tables.
-    r"\(\d+ rows?\)$|"
+    # The end of psql's tables, and what MySQL prints between rows.
+    r"\(\d+ rows?\)$|\*+ \d+\. row \*+$|"
     # The head of BusyBox's top.
     r"Every [\d.]+s: |Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
 )
@@ -113,7 +116,7 @@ class Line:
 def lines_of(text: str) -> tuple[list[Line], list[int]]:
     """Return lines that may hold readings, and the numbers of those that a shell or tool added."""
     every = enumerate(_parted(_ESCAPES.sub("", text).splitlines()), 1)
-    raw = [(number, line.rstrip()) for number, line in every if line.strip()]
+    raw = [(number, _untitled(line.rstrip())) for number, line in every if line.strip()]
     gone = {n: True for n, line in raw if _PROMPT.match(line) or _NO_DATA.match(line)}
     raw = [(number, line) for number, line in raw if number not in gone]
     moments = _moments([line.strip() for _, line in raw])
@@ -131,6 +134,12 @@ def _parted(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         match = _END_OF_OBJECT.match(line)
         yield from match.groups() if match and is_moment(match[2]) else (line,)
+
+
+def _untitled(line: str) -> str:
+    """Return the time in a line that psql's watch prints above a table; any other line as it is."""
+    match = _OF_PSQL.match(line) if line.endswith("s)") else None
+    return line if match is None else match[1]
 
 
 def blank_cells(text: str) -> list[str]:

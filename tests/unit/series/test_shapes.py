@@ -96,6 +96,11 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "PHP's error_log": (lambda i: f"[{at(i):%d-%b-%Y %H:%M:%S} UTC] Memory: {1000 + i} MiB", {"memory": "60.0"}),
     "New Relic": (lambda i: ("Begin time seconds,End time seconds,Memory (MiB)\n" if i == 0 else "") + f"{at(i).timestamp() * 1000:.0f},{at(i + 1).timestamp() * 1000:.0f},{500 + i}.5", {"Memory (MiB)": "60.0"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
+    "psql, watched": (lambda i: f"      Memory\t{at(i):%a %d %b %Y %I:%M:%S %p UTC} (every 60s)\n\n  pid  | rss_bytes  \n-------+------------\n 1234  | {2**30 + 2**20 * i}\n 1235  | 500000000\n(2 rows)\n", {'rss_bytes{pid="1234"}': "60.0"}),
+    "psql, watched, one value": (lambda i: f"{at(i):%a %b %d %H:%M:%S %Y} (every 60s)\n\n  sum_bytes  \n------------\n {2**30 + 2**20 * i}\n(1 row)\n", {"sum_bytes": "60.0"}),
+    "rows of MySQL": (lambda i: f"*************************** 1. row ***************************\n       now: {at(i):%Y-%m-%d %H:%M:%S}\n used_bytes: {2**30 + 2**20 * i}", {"used_bytes": "60.0"}),
+    "SQLite, line by line": (lambda i: f"       ts = {at(i):%Y-%m-%d %H:%M:%S}\nrss_bytes = {2**30 + 2**20 * i}\n", {"rss_bytes": "60.0"}),
+    "a coloured prompt with a title": (lambda i: f"\x1b]0;root@host\x07\x1b(B\x1b[m{at(i):%H:%M:%S} {500001 + 1000 * i}\x1b[K", {"RSS": "58.6"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "jstat, eden in turn": (lambda i: ("EU OU YGC FGC GCT\n" if i == 0 else "") + f"{i * 37 % 300 * 1024}.0 {200000 + 1024 * i}.0 {3 * i} {i // 24} 1.3", {"OU": "60.0"}),
