@@ -121,7 +121,7 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
         first = next((i for i, is_full in enumerate(full) if is_full), 0)
     if not any(_is_value(cell) for _, cells in rows for cell in cells):
         raise source.wrong(f"{NO_SHAPE}.")
-    above = [i for i in range(first) if _names(rows[i][1])] or ([] if numeric else [0])
+    above = [i for i in range(first) if _heads(rows[i][1])] or ([] if numeric else [0])
     if not above:
         return None
     line, last = rows[above[-1]]
@@ -130,24 +130,33 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
         source.notes.append(f"the heading is line {line.number}: the lines above it are skipped")
     # A first column without a name is the pandas index.
     named = [name or ("value" if index else "") for index, name in enumerate(names)]
-    body = rows[max(first, above[-1] + 1) :]
+    body = rows[above[-1] + 1 :]
     again = [at.number for at, cells in body if cells == last]
     if again:
         source.notes.append(f"the heading stands again in line {again[0]}: skipped")
     return Grid(named, [row for row in body if row[1] != last], line.number)
 
 
+def _heads(cells: Sequence[str]) -> bool:
+    """Return whether cells are column names, and not a time beside cells that hold no numbers."""
+    return _names(cells) and not any(map(looks_like_time, cells))
+
+
 def _joined(above: Sequence[list[str]], names: list[str]) -> tuple[list[str], int]:
     """Complete ``names`` with the rows above them; return them and the number of rows used.
 
-    A row above is used if ``names`` are the units of its names, or if two of ``names`` are the
-    same.
+    A row above is used if ``names`` are the units of its names, if two of ``names`` are the same,
+    or if ``names`` has only the name of the times, as pandas writes below the columns' names.
     """
     used = 0
     for upper in reversed(above):
+        if len(upper) == len(names) > 1 and names_time(names[0]):
+            # What stands above the times is the name of a row of names.
+            upper = ["", *upper[1:]]  # noqa: PLW2901
         units = [name.strip("()[]-") for name in names]
         of_units, named = _are_units(units), [name for name in names if name]
-        if len(upper) != len(names) or not (of_units or len(set(named)) < len(named)):
+        is_short = len(set(named)) < len(named) or (len(named) == 1 < len(names))
+        if len(upper) != len(names) or not (of_units or is_short):
             break
         pairs = zip(upper, units if of_units else names, strict=True)
         form = "{} ({})" if of_units else "{} {}"

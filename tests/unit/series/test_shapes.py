@@ -53,6 +53,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "nvidia-smi, one value": (lambda i: f"{at(i):%Y/%m/%d %H:%M:%S}.000, {1000 + i} MiB", {"memory": "60.0"}),
     "Prometheus in a loop": (lambda i: json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"__name__": "rss_bytes", "pod": pod}, "value": [at(i).timestamp(), str(1e9 + i * 1e6 * (pod == "a"))]} for pod in "ab"]}}), {'rss_bytes{pod="a"}': "57.2"}),
     "heading behind #": (lambda i: ("# elapsed_s rss_bytes\n" if i == 0 else "") + f"{60.0 * i:.18e} {2**30 + 2**20 * i:.18e}", {"rss_bytes": "60.0"}),
+    "pandas, two rows of names": (lambda i: ("metric,rss_mib,fds,rss_mib\npod,a,a,b\ntime,,,\n" if i == 0 else "") + f"{at(i).isoformat()},{500 + i}.5,40,500.1", {"rss_mib a": "60?"}),
     "timedelta of pandas": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f"{i // 24} days {i % 24:02d}:00:00,{1000 + 60 * i}.5", {"rss_mib": "60.0"}),
     "timedelta of Python": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f'"{timedelta(hours=i)}",{1000 + 60 * i}.5', {"rss_mib": "60.0"}),
     "OpenTelemetry": (lambda i: json.dumps({"timeUnixNano": f"{at(i).timestamp():.0f}000000000", "rss_bytes": 2**30 + i * 2**20}), {"rss_bytes": "60.0"}),
@@ -63,7 +64,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "Azure's heading": (lambda i: ("Timestamp,Working Set Bytes (Avg)\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i}", {"Working Set Bytes (Avg)": "60.0"}),
     "Excel with AM and PM": (lambda i: ("Time;RSS (MiB);reqs\n" if i == 0 else "") + f"{at(i):%m/%d/%Y %I:%M %p};{1000 + i};{7 * i}", {"RSS (MiB)": "60.0"}),
     "psutil": (lambda i: ("time,rss,vms,num_fds\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i},{2**35},40", {"rss": "60.0"}),
-    "GCP, a column without a name": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"value": "6.29e+07?"}),
+    "GCP, names above the times": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"kubernetes.io/container/memory/used_bytes": "60.0"}),
     "a row for each reading": (lambda i: ("timestamp,metric,value,unit\n" if i == 0 else "") + f"{at(i).isoformat()},rss,{1000 + i}.5,MiB\n{at(i).isoformat()},requests_total,{i * 30},\n{at(i).isoformat()},bytes_sent,{i * 30},", {"rss (MiB)": "60.0"}),
     "melted, of two pods": (lambda i: ("time,pod,variable,value\n" if i == 0 else "") + "\n".join(f"{at(i).isoformat()},{pod},rss_bytes,{2**30 + 2**20 * i * (pod == 'a')}" for pod in "ab"), {'rss_bytes{pod="a"}': "60.0"}),
     "a time in brackets": (lambda i: f"[{at(i):%H:%M:%S}] Memory usage: {1000 + i} MiB", {"memory": "60.0"}),
@@ -95,12 +96,12 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "dstat": (lambda i: ('"Dstat 0.7.4 CSV output"\n"Host:","web",,,"User:","root"\n\n"system","memory usage",\n"time","used_bytes","free"\n' if i == 0 else "") + f"{at(i):%d-%m %H:%M:%S},{2**30 + 2**20 * i}.0,2000000.0", {"used_bytes": "60.0"}),
     "PHP's error_log": (lambda i: f"[{at(i):%d-%b-%Y %H:%M:%S} UTC] Memory: {1000 + i} MiB", {"memory": "60.0"}),
     "New Relic": (lambda i: ("Begin time seconds,End time seconds,Memory (MiB)\n" if i == 0 else "") + f"{at(i).timestamp() * 1000:.0f},{at(i + 1).timestamp() * 1000:.0f},{500 + i}.5", {"Memory (MiB)": "60.0"}),
-    "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
     "psql, watched": (lambda i: f"      Memory\t{at(i):%a %d %b %Y %I:%M:%S %p UTC} (every 60s)\n\n  pid  | rss_bytes  \n-------+------------\n 1234  | {2**30 + 2**20 * i}\n 1235  | 500000000\n(2 rows)\n", {'rss_bytes{pid="1234"}': "60.0"}),
     "psql, watched, one value": (lambda i: f"{at(i):%a %b %d %H:%M:%S %Y} (every 60s)\n\n  sum_bytes  \n------------\n {2**30 + 2**20 * i}\n(1 row)\n", {"sum_bytes": "60.0"}),
     "rows of MySQL": (lambda i: f"*************************** 1. row ***************************\n       now: {at(i):%Y-%m-%d %H:%M:%S}\n used_bytes: {2**30 + 2**20 * i}", {"used_bytes": "60.0"}),
     "SQLite, line by line": (lambda i: f"       ts = {at(i):%Y-%m-%d %H:%M:%S}\nrss_bytes = {2**30 + 2**20 * i}\n", {"rss_bytes": "60.0"}),
     "a coloured prompt with a title": (lambda i: f"\x1b]0;root@host\x07\x1b(B\x1b[m{at(i):%H:%M:%S} {500001 + 1000 * i}\x1b[K", {"RSS": "58.6"}),
+    "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "jstat, eden in turn": (lambda i: ("EU OU YGC FGC GCT\n" if i == 0 else "") + f"{i * 37 % 300 * 1024}.0 {200000 + 1024 * i}.0 {3 * i} {i // 24} 1.3", {"OU": "60.0"}),
@@ -534,6 +535,18 @@ def test_a_process_id_is_known_below_other_keys(tmp_path: Path) -> None:
     notes = [note for row in judged(tmp_path, "\n".join(samples)).rows for note in row.notes]
 
     assert any("restarted after 1h" in note for note in notes)
+
+
+@pytest.mark.parametrize("gap", ["", "NaN", "timeout"])
+def test_the_first_rows_count_where_another_column_begins_later(tmp_path: Path, gap: str) -> None:
+    rows = [
+        f"{at(i).isoformat()},{gap if i < 2 else 500 + i if i < 90 else ''},{'' if i < 40 else 900 + i}"
+        for i in ROWS
+    ]
+
+    verdict = judged(tmp_path, "\n".join(["time,old_rss_mib,new_rss_mib", *rows]))
+
+    assert rates(verdict) == {"old_rss_mib": "60.0", "new_rss_mib": "60.0"}
 
 
 @pytest.mark.parametrize("form", ["NUL bytes", "sep=", "bars"])
