@@ -21,6 +21,8 @@ _PAIR = re.compile(
     r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?:\s*:\s*|\s+|\s*=\s*)"
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
     r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?"
+    # systemctl status: Memory: 512.3M (peak: 600.1M swap: 0B)
+    r"(?:\s+\((?:min|low|high|max|limit|available|peak|swap|zswap): .*\))?"
     # The time of a Prometheus sample, in milliseconds; OpenMetrics writes seconds.
     r"(?:\s+(?P<at>\d{13}|\d{10}(?:\.\d+)?))?"
 )
@@ -95,7 +97,11 @@ def _pair(text: str) -> tuple[str, str, bool, str] | None:
     heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
     heading = f" ({unit}iB)" if unit in ("K", "M", "G") else heading
     label = f'{{file="{match["file"]}"}}' if match["file"] else ""
-    name = match["name"].rstrip(":") + heading + label
+    name = match["name"].rstrip(":")
+    if name == "Memory" and unit in ("K", "M", "G"):
+        # As systemctl status writes memory.current, which contains the page cache.
+        name = "MemoryCurrent"
+    name = name + heading + label
     return name, match["number"], bool(unit), match["at"] or ""
 
 

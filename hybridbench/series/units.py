@@ -109,19 +109,22 @@ _SO_FAR = re.compile(
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
     r"dropped|evicted|aborted|freed|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
-    r"accepts|accepted|total[_ ](connections|pauses?)|heap[._]total_allocated|"
+    r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
+    r"heap[._]total_allocated|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
     r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary))*"
     r"([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
+# The same as a label: Ray's tasks and actors.
+_SO_FAR_LABEL = re.compile(r'="(finished|failed|dead|completed|succeeded|done)"', re.I)
 # Events or a backlog of them, and what a program writes to a disk.
 _MAY_COUNT = re.compile(
     # Unless another word says that this is still there.
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     r"(.*[_ .:/-])?(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
     r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
-    r"(log|wal|db)_(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
+    r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
     re.I,
 )
 # Counters by the rules of one program: a name that shows the program, and those of its counters.
@@ -202,7 +205,8 @@ _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
 _LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
-    r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
+    r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
+    re.I,
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
 # Units that a tool does not print, known from the other names beside it; all patterns must match.
@@ -321,6 +325,9 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     others = {_last(bare_name(other)) for other in beside} - {last} if looks else set()
     is_beside = may_be_cache and any(map(_OF_KERNEL.fullmatch, others))
     is_total = may_be_total and not others.isdisjoint(("cache", "working_set"))
+    # systemd-cgtop shows memory.current.
+    of_cgtop = 'Control Group="' in name or (name == "Memory" and "Control Group" in beside)
+    is_total = is_total or (bare == "Memory" and of_cgtop)
     for role, holds in (
         (Role.CUMULATIVE, _CUMULATIVE.fullmatch(bare)),
         (Role.CACHE, _CACHE.fullmatch(last) or is_beside or _CACHE_LABEL.search(name)),
@@ -353,7 +360,8 @@ def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
     """
     head, word, tail = name.rpartition("allocated")
     is_half = bool(word) and f"{head}freed{tail}" in beside
-    return is_half or bool(_SO_FAR.search(_CAMEL_WORD.sub("_", bare_name(name) or name)))
+    words = _CAMEL_WORD.sub("_", bare_name(name) or name)
+    return is_half or bool(_SO_FAR_LABEL.search(name) or _SO_FAR.search(words))
 
 
 def counted_by_program(names: Sequence[str]) -> Collection[str]:

@@ -106,7 +106,6 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "jstat, eden in turn": (lambda i: ("EU OU YGC FGC GCT\n" if i == 0 else "") + f"{i * 37 % 300 * 1024}.0 {200000 + 1024 * i}.0 {3 * i} {i // 24} 1.3", {"OU": "60.0"}),
     "watch and ps": (lambda i: f"Every 60.0s: ps -o rss= -p 42      h: Thu Nov 19 21:30:00 2026\n\n{500001 + 1000 * i}", {"RSS": "58.6"}),
-    "systemd-cgtop": (lambda i: ("Control Group              Tasks   %CPU   Memory  Input/s Output/s\n" if i == 0 else "") + f"system.slice/a.service        12    1.5  {500 + i}.0M        -        -", {"Memory": "60.0"}),
     "docker as JSON": (lambda i: "\n".join(json.dumps({"MemUsage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "Name": n, "PIDs": "8"}) for n in "ab"), {'MemUsage{Name="a"}': "60.0"}),
     "docker, name and memory": (lambda i: f"web,{100 + i}MiB / 7.6GiB\ndb,200MiB / 7.6GiB", {'memory{name="web"}': "60.0"}),
     "docker, timed": (lambda i: f"$ time docker stats --no-stream\nCONTAINER ID        NAME       CPU %     MEM USAGE / LIMIT     MEM %\nd79d70c61f08        zen_tu     27.82%    {1000 + i}MiB / 3.855GiB   95.69%\n\nreal\t0m30.798s\nuser\t0m0.045s", {"MEM USAGE / LIMIT": "60.0"}),
@@ -586,12 +585,27 @@ def test_page_cache_is_shown_and_the_column_to_judge_is_named(tmp_path: Path) ->
     assert rates(judged(tmp_path, text, chosen)) == {"file": "57.2"}
 
 
-def test_growth_of_a_total_that_contains_the_cache_proves_nothing(tmp_path: Path) -> None:
+CGTOP = "Control Group       Tasks   %CPU   Memory  Input/s Output/s\n"
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda i: f"MemoryCurrent={10**9 + 10**6 * i}",
+        lambda i: f"     Memory: {500 + i}.3M (peak: {900 + i}.1M swap: 0B)",
+        lambda i: f"{CGTOP * (not i)}system.slice/a.service   12    1.5  {500 + i}.0M   -   -",
+        lambda i: f"{CGTOP}a.service   12    1.5  {500 + i}.0M   -   -\nb.service 1 1.0 8.0M - -",
+    ],
+)
+def test_growth_of_a_total_that_contains_the_cache_proves_nothing(
+    tmp_path: Path, sample: Callable[[int], str]
+) -> None:
     ask = JudgeOptions(steady_at="10m", interval_s=60.0)
-    grows = "\n".join(f"MemoryCurrent={10**9 + 10**6 * i}" for i in ROWS)
+    grows = "\n".join(map(sample, ROWS))
     flat = "\n".join(f"MemoryCurrent={10**9 + i % 2}" for i in ROWS)
 
-    (row,) = judged(tmp_path, grows, ask).rows
+    rows = judged(tmp_path, grows, ask).rows
+    (row,) = (row for row in rows if row.verdict is not VerdictKind.CLEAN)
 
     assert row.verdict is VerdictKind.INCONCLUSIVE
     assert "page cache" in row.result.reason
@@ -748,7 +762,8 @@ def test_few_digits_that_rise_bound_no_growth(
     [
         *("net_in", "network out", "gc_time_ms", "total_pause_ns", "total_connections", "accepted"),
         *("dotnet.gc.heap.total_allocated (By)", "seq", "expired_keys", "total_net_input_bytes"),
-        *("memory.events.high", "memory_events_local_oom_kill"),
+        *("memory.events.high", "memory_events_local_oom_kill", "num_processes_started"),
+        'tasks{State="FINISHED"}',
     ],
 )
 def test_what_a_healthy_program_counts_is_no_level(tmp_path: Path, name: str) -> None:
@@ -769,7 +784,9 @@ def test_free_space_on_a_disk_that_only_falls_is_undecided_like_the_space_in_use
     assert [row.verdict.value for row in verdict.rows] == ["CLEAN", "INCONCLUSIVE"]
 
 
-@pytest.mark.parametrize("name", ["messages", "log_lines", "disk_used_bytes", "wal_bytes"])
+@pytest.mark.parametrize(
+    "name", ["messages", "log_lines", "disk_used_bytes", "wal_bytes", "db_total_size_in_bytes"]
+)
 def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(
     tmp_path: Path, name: str
 ) -> None:

@@ -149,6 +149,7 @@ def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
 def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
     assert not meaning_of("throughput").higher_is_worse
     assert meaning_of("throughput").decays
+    assert not meaning_of("llamacpp:predicted_tokens_seconds").higher_is_worse
     assert meaning_of("ttft_ms").higher_is_worse
     assert meaning_of("ttft_ms").decays
     assert not meaning_of("rss_bytes").decays
