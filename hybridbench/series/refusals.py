@@ -88,6 +88,7 @@ _KINDS = (
         r"Physical footprint|.*\bFootprint: |\*\* MEMINFO|Applications Memory Usage",
         f"is a report of vmmap, footprint or dumpsys, of one moment; record {_PS}",
     ),
+    (r"Image Name +PID ", "is the table of tasklist; repeat it with `/fo csv`"),
     (r"=+ ROCm|GPU\[\d\]\s*:", "is what rocm-smi prints for people; repeat it with `--csv`"),
     (
         r"(PRM|PRC|MEM|CPU|CPL) \S+ 1\d{9} ",

@@ -253,6 +253,7 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("app [4242]: 64-bit    Footprint: 500 MB (16384 bytes per page)\n  Dirty  Clean\n 400 MB  0 B\n", "footprint.*ps -o rss="),
         ("Uptime: 36 Realtime: 36\n\n** MEMINFO in pid 4242 [com.example.app] **\n    Pss  Private\n    200  199\n", "dumpsys.*ps -o rss="),
         ("== ROCm System Management Interface ==\nGPU[0]\t\t: VRAM Total Used Memory (B): 68702699520\n", "rocm-smi.*--csv"),
+        ("\nImage Name                     PID Session Name        Session#    Mem Usage\n========================= ======== ================ =========== ============\npython.exe                    1234 Console                    1  1,000,000 K\n", "tasklist.*/fo csv"),
         ("PRM host 1795123456 2026/11/19 21:30:00 60 42 (java) S 4096 1820884 500000\n" * 3, "atop.*pidstat"),
         ("procstat,host=a memory_rss=500i,num_threads=4i 1795123456000000000\n" * 3, "line protocol.*json"),
         ("==42== HEAP SUMMARY:\n==42==     in use at exit: 72,704 bytes in 1 blocks\n", "profiler"),
