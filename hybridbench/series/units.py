@@ -200,6 +200,7 @@ _LOAD = re.compile(
     r"tgi_(queue|batch_current)_size)$",
     re.I,
 )
+_YOUNG = frozenset({"S0", "S1", "E"})
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
@@ -337,7 +338,9 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
             return replace(level, role=role, note="")
     words = _CAMEL_WORD.sub("_", bare)
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
-    if of_processor or _SHOWN.search(bare) or _SHOWN.search(name):
+    # jstat -gcutil fills and empties the young spaces; a leak fills O.
+    is_young = bare in _YOUNG and "YGC" in beside
+    if of_processor or is_young or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND

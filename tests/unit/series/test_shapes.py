@@ -105,6 +105,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "jstat, eden in turn": (lambda i: ("EU OU YGC FGC GCT\n" if i == 0 else "") + f"{i * 37 % 300 * 1024}.0 {200000 + 1024 * i}.0 {3 * i} {i // 24} 1.3", {"OU": "60.0"}),
+    "jstat -gcutil": (lambda i: ("S0 S1 E O M YGC FGC GCT\n" if i == 0 else "") + f"0.00 {i * 7 % 100}.00 {i * 37 % 100}.50 {20 + i / 10:.2f} 97.46 {3 * i} {i // 24} 1.3", {"O": "6?"}),
     "watch and ps": (lambda i: f"Every 60.0s: ps -o rss= -p 42      h: Thu Nov 19 21:30:00 2026\n\n{500001 + 1000 * i}", {"RSS": "58.6"}),
     "docker as JSON": (lambda i: "\n".join(json.dumps({"MemUsage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "Name": n, "PIDs": "8"}) for n in "ab"), {'MemUsage{Name="a"}': "60.0"}),
     "docker, name and memory": (lambda i: f"web,{100 + i}MiB / 7.6GiB\ndb,200MiB / 7.6GiB", {'memory{name="web"}': "60.0"}),
@@ -252,8 +253,8 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("File: app\nType: inuse_space\nShowing nodes accounting for 512MB, 98% of 520MB total\n      flat  flat%   sum%\n     200MB 38.46% 38.46%\n", "pprof.*/metrics"),
         ("app [4242]: 64-bit    Footprint: 500 MB (16384 bytes per page)\n  Dirty  Clean\n 400 MB  0 B\n", "footprint.*ps -o rss="),
         ("Uptime: 36 Realtime: 36\n\n** MEMINFO in pid 4242 [com.example.app] **\n    Pss  Private\n    200  199\n", "dumpsys.*ps -o rss="),
-        ("== ROCm System Management Interface ==\nGPU[0]\t\t: VRAM Total Used Memory (B): 68702699520\n", "rocm-smi.*--csv"),
         ("\nImage Name                     PID Session Name        Session#    Mem Usage\n========================= ======== ================ =========== ============\npython.exe                    1234 Console                    1  1,000,000 K\n", "tasklist.*/fo csv"),
+        ("== ROCm System Management Interface ==\nGPU[0]\t\t: VRAM Total Used Memory (B): 68702699520\n", "rocm-smi.*--csv"),
         ("PRM host 1795123456 2026/11/19 21:30:00 60 42 (java) S 4096 1820884 500000\n" * 3, "atop.*pidstat"),
         ("procstat,host=a memory_rss=500i,num_threads=4i 1795123456000000000\n" * 3, "line protocol.*json"),
         ("==42== HEAP SUMMARY:\n==42==     in use at exit: 72,704 bytes in 1 blocks\n", "profiler"),
@@ -514,6 +515,14 @@ def test_a_column_whose_numbers_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert said in judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows])).notes
     with pytest.raises(HybridbenchError, match=said):
         judged(tmp_path, "\n".join(["time;heap", *(row.replace(f"{2**30};", "") for row in rows)]))
+
+
+def test_young_spaces_leave_nothing_undecided(tmp_path: Path) -> None:
+    rows = [f"{i * 7 % 100}.00 {i * 37 % 100}.50 40.00 {3 * i} {i // 24}" for i in ROWS]
+
+    verdict = judged(tmp_path, "\n".join(["S1 E O YGC FGC", *rows]), JudgeOptions(interval_s=60.0))
+
+    assert verdict.kind is VerdictKind.CLEAN
 
 
 def test_swap_beside_a_total_with_cache_does_not_make_it_clean(tmp_path: Path) -> None:
