@@ -57,6 +57,7 @@ _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
 )
+_BEGINS_LIKE_NUMBER = re.compile(r"[~<>=\u2248]*\s*\d")
 _NO_STEADY_START = (
     "no start of steady state was given (--steady-at): the first tenth counts as warm-up, and "
     "growth is called a leak only after 45m"
@@ -361,7 +362,7 @@ class _JudgedFile:
         said = {
             unlabelled(name): f"{name}: {cell!r} in line {line} is not read as a number: not judged"
             for name, line, cell in reversed(columns)
-            if _NUMBER_LIKE.fullmatch(cell) and meaning_of(name).role is not Role.SHOWN
+            if _may_measure(name, cell) and meaning_of(name).role is not Role.SHOWN
         }
         return list(said.values())[:_UNREAD_MAX]
 
@@ -515,6 +516,12 @@ def _are_bytes(columns: Sequence[RawColumn]) -> bool:
     # Averages have fractions.
     split = any(np.any(v % _PAGE > 0) and not np.any(v % 1 > 0) for v in resident)
     return bool(largest >= _PROCESS_BYTES and (largest > _PROCESS_KIB or not split))
+
+
+def _may_measure(name: str, cell: str) -> bool:
+    """Return whether ``cell`` is like a number, or begins like one below a name of memory."""
+    begins = is_memory(name) and _BEGINS_LIKE_NUMBER.match(cell)
+    return bool(begins or _NUMBER_LIKE.fullmatch(cell))
 
 
 def _numbers_rows(column: RawColumn) -> bool:

@@ -513,6 +513,9 @@ def test_a_column_whose_numbers_cannot_be_read_is_named(tmp_path: Path) -> None:
     said = "heap: '0x40000000' in line 2 is not read as a number: not judged"
 
     assert said in judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows])).notes
+    about = [row.replace("0x", "~") + " MB (5%)" for row in rows]
+    notes = judged(tmp_path, "\n".join(["time;rss_bytes;heap", *about])).notes
+    assert any("heap: '~40000000 MB (5%)' in line 2" in note for note in notes)
     with pytest.raises(HybridbenchError, match=said):
         judged(tmp_path, "\n".join(["time;heap", *(row.replace(f"{2**30};", "") for row in rows)]))
 
