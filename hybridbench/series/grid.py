@@ -57,7 +57,7 @@ _NAMES_MAX = 8
 _NUMERIC_SHARE = 0.9
 # In ps and top, these columns are processor time or a process start time, not the sample time.
 _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "ZEIT+", "START", "STARTED"})
-# Beside the first, Ruby's GC.stat calls the milliseconds of its collector a time.
+# Beside `minor_gc_count`, Ruby's GC.stat has a `time`: milliseconds spent in its collector.
 _OF_RUBY, _OF_COLLECTOR = frozenset({"count", "minor_gc_count"}), "time"
 
 
@@ -286,7 +286,7 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     found = [c for c in found if not grid.of_tool or c.name not in _NOT_OF_SAMPLE]
     # Rows of a process may all hold its start time.
     found = [c for c in found if "start" not in c.name.lower() or len(set(c.cells)) > 1]
-    # Ollama's models expire some time after the sample.
+    # Ollama prints when a model will expire, which is later than the sample.
     found = [column for column in found if "expire" not in column.name.lower()]
     if found:
         return found[0], unit_in(found[0].name)
@@ -301,7 +301,7 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
 
 
 def _dates_first(columns: Sequence[TextColumn]) -> list[TextColumn]:
-    """Sort dates before numbers from a start, and what never changes last."""
+    """Sort dates before numbers that count from a start; columns that never change come last."""
 
     def rank(column: TextColumn) -> tuple[bool, bool]:
         is_date = looks_like_time(column.cells[0]) or is_since_1970(column.cells)

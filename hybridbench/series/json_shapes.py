@@ -78,7 +78,7 @@ def _document_table(document: object, source: Source) -> list[RawColumn]:
 
 
 def _documents(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield each document as a line, where they follow each other in any layout.
+    """Yield each document as one line, however documents follow each other.
 
     jq in a loop prints one over several lines, and some servers end none with a new line.
     """
@@ -158,7 +158,7 @@ def _series_in(node: object) -> Iterator[_Series]:
 
 
 def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Values], Sequence[_Values]]]:
-    """Yield the columns of each table in ``node``, its key if there are more, and known times.
+    """Yield the key of each table in ``node`` (empty for a single one), its columns, and its times.
 
     A table is a list of points or of columns, or the columns are the values of ``node`` itself.
     """
@@ -243,7 +243,7 @@ def _are_points(points: object, of_metric: bool) -> TypeGuard[list[list[object]]
 
 
 def _are_times(column: Sequence[object]) -> bool:
-    """Return whether all are times, and not all the same, as the bytes of a flat level are."""
+    """Return whether all are times and they differ; the bytes of a flat level are all the same."""
     return all(map(is_time, column)) and len(set(column)) > 1
 
 

@@ -394,7 +394,7 @@ class _JudgedFile:
         return _Column(raw.name, raw.t_s - self._zero_s, value, meaning, raw)
 
     def _meanings(self, columns: Sequence[RawColumn]) -> Iterator[tuple[RawColumn, Meaning]]:
-        """Yield ``columns`` with their meanings; beside memory, an unknown one may be a count."""
+        """Yield ``columns`` with their meanings; next to memory, an unknown one may be a count."""
         found = [(column, self._meaning(column)) for column in columns]
         levels = [(column, meaning) for column, meaning in found if meaning.role is Role.LEVEL]
         beside = any(meaning.unit is Unit.BYTES or is_memory(c.name) for c, meaning in levels)
@@ -519,7 +519,7 @@ def _are_bytes(columns: Sequence[RawColumn]) -> bool:
 
 
 def _may_measure(name: str, cell: str) -> bool:
-    """Return whether ``cell`` is like a number, or begins like one below a name of memory."""
+    """Return whether ``cell`` looks like a number or, in a column of memory, begins like one."""
     begins = is_memory(name) and _BEGINS_LIKE_NUMBER.match(cell)
     return bool(begins or _NUMBER_LIKE.fullmatch(cell))
 

@@ -130,14 +130,14 @@ def lines_of(text: str) -> tuple[list[Line], list[int]]:
 
 
 def _parted(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines; a time behind an object, which curl printed without a line end, is another."""
+    """Yield ``lines``; split off a time after an object that curl printed without a line end."""
     for line in lines:
         match = _END_OF_OBJECT.match(line)
         yield from match.groups() if match and is_moment(match[2]) else (line,)
 
 
 def _untitled(line: str) -> str:
-    """Return the time in a line that psql's watch prints above a table; any other line as it is."""
+    """Return only the time of a line that psql's watch prints above a table; else the line."""
     match = _OF_PSQL.match(line) if line.endswith("s)") else None
     return line if match is None else match[1]
 

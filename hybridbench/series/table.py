@@ -138,7 +138,7 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
 
 
 def _heads(cells: Sequence[str]) -> bool:
-    """Return whether cells are column names, and not a time beside cells that hold no numbers."""
+    """Return whether cells are column names, rather than a time beside cells without numbers."""
     return _names(cells) and not any(map(looks_like_time, cells))
 
 
@@ -151,7 +151,7 @@ def _joined(above: Sequence[list[str]], names: list[str]) -> tuple[list[str], in
     used = 0
     for upper in reversed(above):
         if len(upper) == len(names) > 1 and names_time(names[0]):
-            # What stands above the times is the name of a row of names.
+            # The cell above the times names the row of names itself.
             upper = ["", *upper[1:]]  # noqa: PLW2901
         units = [name.strip("()[]-") for name in names]
         of_units, named = _are_units(units), [name for name in names if name]

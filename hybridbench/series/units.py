@@ -116,7 +116,7 @@ _SO_FAR = re.compile(
     r"([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
-# The same as a label: Ray's tasks and actors.
+# The same words as label values, as in Ray's tasks and actors.
 _SO_FAR_LABEL = re.compile(r'="(finished|failed|dead|completed|succeeded|done)"', re.I)
 # Events or a backlog of them, and what a program writes to a disk.
 _MAY_COUNT = re.compile(
@@ -127,7 +127,7 @@ _MAY_COUNT = re.compile(
     r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
     re.I,
 )
-# Counters by the rules of one program: a name that shows the program, and those of its counters.
+# Counters of single programs: a name that identifies the program, and its counters' names.
 _OF_PROGRAM = (
     # memory.events
     ("oom_kill", "low|high|max|oom(_kill|_group_kill)?|sock_throttled"),
@@ -143,7 +143,7 @@ _OF_PROGRAM = (
     # Chrome's Performance.getMetrics
     ("JSHeapUsedSize", r"(Layout|RecalcStyle)Count|\w+Duration"),
 )  # fmt: skip
-# Words for what a program holds.
+# Words for things that a program holds.
 _HELD = re.compile(
     r"(^|[^a-z])(threads?|(go|co)?routines?|fibers?|tasks?|fds?|files?|handles?|"
     r"descriptors?|objects?|nodes?|listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|"
@@ -171,7 +171,7 @@ _CACHE_LABEL = re.compile(r'="(evictable|cached|buffered|buffers|slab_reclaimabl
 # These mean page cache only beside other columns of a machine or cgroup: a program may have a cache
 # of its own.
 _CACHE_BESIDE = re.compile(
-    # What the kernel holds in a cgroup includes the slabs that it can reclaim.
+    # `kernel` of a cgroup includes the slabs that can be reclaimed.
     r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|kernel|"
     r"(total_)?(cache|mapped_file)",
     re.I,
@@ -338,7 +338,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
             return replace(level, role=role, note="")
     words = _CAMEL_WORD.sub("_", bare)
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
-    # jstat -gcutil fills and empties the young spaces; a leak fills O.
+    # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
     is_young = bare in _YOUNG and "YGC" in beside
     if of_processor or is_young or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
@@ -368,7 +368,7 @@ def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
 
 
 def counted_by_program(names: Sequence[str]) -> Collection[str]:
-    """Return those of ``names`` that are counters of the program that the others show."""
+    """Return those of ``names`` that are counters of the program that the other names identify."""
     bare = {name: unlabelled(name) for name in names}
     different = set(bare.values())
     counters = [

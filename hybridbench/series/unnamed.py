@@ -32,7 +32,7 @@ _LAYOUTS = (
 )
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _MILLICORES = re.compile(r"\d+m")
-# A size with something behind it that is not read, such as 512M(2%).
+# A size followed by text that cannot be read, such as 512M(2%).
 _LIKE_SIZE = re.compile(r"\d+(?:[.,]\d+)?\s*[KMGT]i?B?\b", re.I)
 # A small number that is not a multiple of 4 KiB may be MiB from nvidia-smi.  So may multiples that
 # are all below 4 MiB, or whose steps are all multiples of more than a page.  Above 128 GiB, the
@@ -88,7 +88,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
         named[0] = "PID"
         sizes = sizes[1:]
     known = len(sizes) == 1 and kinds.count("time") <= 1 and 2 * len(full) >= len(rows)
-    # What is read is then perhaps the id beside the measurement.
+    # The number that was read may then be an id beside the measurement.
     known = known and not any(map(_hides_size, columns, kinds))
     if not known or (kinds[sizes[0]] == "number" and "time" not in kinds):
         what = NO_SHAPE if is_prose([line for line, _ in rows]) else _NO_HEADING
@@ -137,7 +137,7 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
 
 
 def _hides_size(cells: Sequence[str], kind: str) -> bool:
-    """Return whether text that changes begins like a size: a measurement that cannot be read."""
+    """Return whether changing text begins like a size, so that a measurement is not read."""
     changes = kind == "text" and len(set(cells)) > 1
     return changes and all(map(_LIKE_SIZE.match, cells))
 

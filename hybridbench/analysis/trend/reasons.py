@@ -466,8 +466,8 @@ class MayCount(Reason, frozen=True, kw_only=True):
 
     def text(self) -> str:
         return (
-            "it may count events or data on a disk, which grow by themselves; if it shows something "
-            f"held, use --metric '{self.column}'"
+            "it may count events or data on a disk, which grow by themselves; if it shows "
+            f"something held, use --metric '{self.column}'"
         )
 
 
