@@ -66,9 +66,9 @@ class Driver:
             self._workload.resume(now_s)
 
     @property
-    def unanswered(self) -> int:
-        """Number of requests without an answer; 0 while more may be submitted."""
-        return self._workload.in_flight if self._paused else 0
+    def in_flight(self) -> int:
+        """Number of requests that were submitted and have no answer."""
+        return self._workload.in_flight
 
     @property
     def refusal(self) -> str:

@@ -143,6 +143,8 @@ class WireLoop(RunLoop):
         self._latencies: dict[str, dict[int, int]] = {}
         self._violations = 0
         self._refused = False
+        self._unanswered = 0  # requests without an answer when the engine was last drained
+        self._unanswered_at: dict[int, int] = {}  # the same, by probe id of an open checkpoint
 
     @property
     def drive(self) -> Driver:
@@ -201,7 +203,10 @@ class WireLoop(RunLoop):
         the user interrupted.
         """
         self.driver.pause(self.now_s)
-        return self.ask(Drain(), Drained, patience_s, self.interrupt_from_now()) is not None
+        drained = self.ask(Drain(), Drained, patience_s, self.interrupt_from_now()) is not None
+        # Whatever was answered before the engine became idle has arrived, and nothing is sent now.
+        self._unanswered = self.driver.in_flight if drained else 0
+        return drained
 
     def flush(self, patience_s: float) -> bool:
         """Empty the cache; return whether that was done within ``patience_s``."""
@@ -223,6 +228,7 @@ class WireLoop(RunLoop):
 
     def resume(self) -> None:
         """Resume submitting."""
+        self._unanswered = 0
         self.target.post(Resume())
         self.driver.resume(self.now_s)
 
@@ -241,7 +247,10 @@ class WireLoop(RunLoop):
 
     def post_checkpoint(self, index: int, *, audit: bool) -> Question[CheckpointReply]:
         """Request a checkpoint."""
-        return self.post(Checkpoint(self.new_probe_id(), index, audit), CheckpointReply)
+        probe_id = self.new_probe_id()
+        # Its reply may come when traffic has resumed, so this is the time to count.
+        self._unanswered_at[probe_id] = min(self._unanswered, self.driver.in_flight)
+        return self.post(Checkpoint(probe_id, index, audit), CheckpointReply)
 
     def post_heap_scan(self) -> None:
         """Request a heap scan now; ``no_scan_open`` tells when it is answered."""
@@ -329,8 +338,9 @@ class WireLoop(RunLoop):
 
         Its front end may have dropped them as well, so only the client can count them.
         """
-        count = self.driver.unanswered if reply.idle else 0
-        if not count or any(record.kind == "unanswered" for record in reply.violations):
+        count = self._unanswered_at.pop(reply.probe_id, 0)
+        known = any(record.kind == "unanswered" for record in reply.violations)
+        if known or not (reply.idle and count):
             return reply
         requests = "1 request has" if count == 1 else f"{count:,} requests have"
         message = f"{requests} no answer, but the engine is idle"

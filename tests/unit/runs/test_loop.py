@@ -64,10 +64,24 @@ def test_requests_that_an_idle_engine_never_answered_are_counted_by_the_client()
     assert found.message == "2 requests have no answer, but the engine is idle"
 
 
-def test_requests_on_their_way_to_an_idle_engine_are_not_unanswered() -> None:
+def test_requests_sent_after_a_checkpoint_are_not_unanswered_when_its_reply_is_late() -> None:
     soak = make_soak()
-    soak.workload.concurrency = 0
-    soak.workload.live.add("on its way")
+    soak.loop.drain(5.0)
+    soak.loop.post_checkpoint(0, audit=False)
+    soak.loop.resume()
+    soak.workload.live.add("sent after it")
+    soak.loop.driver.pause(soak.clock.monotonic_s())
+    turn(soak, turns=3)
+
+    assert soak.sink.all_events(EngineViolation) == []
+
+
+def test_an_engine_that_was_not_drained_may_still_answer() -> None:
+    soak = make_soak()
+    soak.workload.live.add("still computed")
+    soak.target.silent = True
+    assert not soak.loop.drain(0.5)
+    soak.target.silent = False
     soak.loop.post_checkpoint(0, audit=False)
     turn(soak, turns=3)
 
