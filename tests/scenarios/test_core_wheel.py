@@ -203,7 +203,7 @@ def test_what_needs_the_engine_says_so_in_a_sentence(words: str, said: Mapping[s
     last = done.stderr.splitlines()[-1]
     assert done.code == 2, done.stderr
     assert "needs the bundled engine" in last
-    assert "is not installed here: `pip install hybridbench` brings" in last
+    assert "is not installed here: run `pip install hybridbench`" in last
     assert "Traceback" not in done.stderr
     assert done.left_the_store
 

@@ -139,7 +139,7 @@ def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
     # No line of the first segments is lost; only the truncated one is removed.
     assert samples.read_bytes().startswith(whole)
     assert b'"t":999' not in samples.read_bytes()
-    assert any("tore the last line" in note.text for note in record.all_events(Note))
+    assert any("cut the last line" in note.text for note in record.all_events(Note))
     assert np.all(np.diff(record.series["rss_bytes"].t_s) > 0)
     drops = np.diff(record.series["events.finishes"].value) < 0
     assert np.count_nonzero(drops) == 2, "each new worker counts from zero"
