@@ -195,7 +195,7 @@ def _besides(
         Beside(
             sort=one.sort.value,
             name=one.name,
-            value=one.kept.driver.per_event * _same_event(one, leader),
+            value=one.kept.driver.per_event * _same_event(one, leader) * _scale(leader),
             per=_event(leader),
         )
         for one in shown
@@ -226,8 +226,9 @@ def _memory(leader: Growing, metrics: Sequence[MetricResult]) -> Iterable[Beside
         if result.metric == subject and rate is not None and rate.lower > 0:
             events = leader.kept.driver.events
             hours = (leader.until_s - leader.since_s) / 3600.0
-            value = rate.value * hours / events if _event(leader) and events else rate.value
-            yield Beside(sort="B", name=MEMORY, value=value, per=_event(leader) or "h")
+            hourly = leader.kept.timed or not events
+            value = rate.value if hourly else rate.value * hours / events
+            yield Beside(sort="B", name=MEMORY, value=value, per="h" if hourly else _event(leader))
 
 
 def _event(one: Growing) -> str:

@@ -18,6 +18,7 @@ from hybridbench.analysis.findings.held import EntriesKept
 from hybridbench.analysis.findings.kept import kept_findings, without_parts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
+from hybridbench.foundation.units import format_bytes, format_count
 from hybridbench.records.events import PAGE, Census, Event, IdleLook, Phase
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import Finding, VerdictKind
@@ -561,6 +562,21 @@ def test_memory_of_a_process_is_evidence_where_it_is_known_what_is_kept() -> Non
         "entries-kept"
     ]
     assert any(line.startswith("private memory: ") for line in verdict.findings[0].evidence)
+
+
+def test_what_grows_beside_a_container_is_told_per_hour_if_only_the_clock_explains_it() -> None:
+    """A program without a metrics page, which keeps one object of 3 KB for each entry."""
+    record = watched_run(one_process(22, Leak(), duration_s=900.0))
+    unseen = {name: one for name, one in record.series.items() if "scraped." not in name}
+    record = replace(record, series=unseen, drivers=observed_drivers(unseen))
+    verdict = judge(record, guarded=False)
+
+    (leak,) = (one for one in verdict.findings if one.kind == "entries-kept")
+    (memory,) = (one for one in verdict.metrics if one.metric.startswith("rss_anon_swap"))
+    assert memory.rate_per_hour is not None
+    assert f"private memory: {format_bytes(memory.rate_per_hour.value)}/h" in leak.evidence
+    (objects,) = (one for one in leak.evidence if one.startswith("app.Request objects: "))
+    assert objects == f"app.Request objects: {format_count(leak.rates[0].value)}/h"
 
 
 def test_fewer_than_eight_censuses_tell_nothing_under_traffic() -> None:
