@@ -143,12 +143,18 @@ def _heap(
         entries=_counts([one.entries for one in censuses], first),
         types=_counts([one.types for one in censuses], first),
         containers=_counts([one.containers for one in censuses], first, unsaid=1.0),
-        bounds={name: size for one in censuses for name, size in one.bounds.items()},
+        bounds=_bounds(censuses),
         holds={name: kind for one in censuses for name, kind in one.holds.items()},
         points=tuple(_points(record, counters, censuses, own)),
         censuses=tuple(censuses),
         looks=tuple(looks),
     )
+
+
+def _bounds(censuses: Sequence[Census]) -> Mapping[str, int]:
+    """Return the latest bounds; a path without one any more is reported with 0."""
+    latest = {name: size for one in censuses for name, size in one.bounds.items()}
+    return {name: size for name, size in latest.items() if size}
 
 
 def _counts(

@@ -512,6 +512,23 @@ def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
     assert cache.full_in_s == pytest.approx((10**6 - cache.last) / 19.0, rel=0.1)
 
 
+def test_a_container_that_outgrew_the_limit_of_its_owner_is_no_full_cache() -> None:
+    """``Hub.max_size`` is 100, but not for the table of sessions: from the second scan on, it has
+    no bound."""
+    record = watched_run(one_process(19, Leak(), names=0))
+    events = [
+        replace_event(event, bounds={"app.kept": 100 * (event.index < 1)})
+        if isinstance(event, Census) and event.index < 2
+        else event
+        for event in record.events
+    ]
+
+    growing = growing_heaps(Facts.of(replace(record, events=events)))
+
+    (kept,) = [one for one in growing if one.name == "app.kept"]
+    assert (kept.kind, kept.bound) == ("kept", None)
+
+
 def replace_bounds(event: Census) -> Census:
     return Census(
         role=event.role,
