@@ -212,6 +212,7 @@ class Census(Event, frozen=True):
         entries: total entries of the containers at an attribute path, as ``server.App.pending``.
         containers: number of containers at a path, if not one.
         bounds: maximum entries of the containers at a path, if bounded.
+        limits: the same, if a number such as ``max_size`` of their owner only suggests it.
         holds: name of the most frequent value type at a path.
         pause_s: how long the process was stopped.
         cpu_s: CPU time of the scan, in the process or in its forked child.
@@ -229,6 +230,7 @@ class Census(Event, frozen=True):
     entries: dict[str, int] = {}
     containers: dict[str, int] = {}
     bounds: dict[str, int] = {}
+    limits: dict[str, int] = {}
     holds: dict[str, str] = {}
     pause_s: float = 0.0
     cpu_s: float = 0.0

@@ -240,6 +240,7 @@ def _event(process: ProcessSample, census: HeapCensus, *, at_rest: bool) -> Cens
         entries=census.entries,
         containers=census.containers,
         bounds=census.bounds,
+        limits=census.limits,
         holds=census.holds,
         pause_s=census.pause_s,
         cpu_s=census.cpu_s,

@@ -97,6 +97,7 @@ class CensusState(msgspec.Struct, frozen=True):
     entries: dict[str, int] = {}
     containers: dict[str, int] = {}
     bounds: dict[str, int] = {}
+    limits: dict[str, int] = {}
     holds: dict[str, str] = {}
 
 
@@ -121,6 +122,7 @@ class HeapCensus(msgspec.Struct, frozen=True):
     entries: dict[str, int]
     containers: dict[str, int]
     bounds: dict[str, int]
+    limits: dict[str, int]
     holds: dict[str, str]
     pause_s: float
     longest_pause_s: float
@@ -145,6 +147,7 @@ class _Line(msgspec.Struct):
     entries: dict[str, int] = {}
     containers: dict[str, int] = {}
     bounds: dict[str, int] = {}
+    limits: dict[str, int] = {}
     holds: dict[str, str] = {}
 
 
@@ -320,6 +323,7 @@ class ProbeClient:
             entries=counts.entries,
             containers=counts.containers,
             bounds=counts.bounds,
+            limits=counts.limits,
             holds=counts.holds,
         )
         before = CensusState() if known is None else known
@@ -330,6 +334,7 @@ class ProbeClient:
             entries=_changes(before.entries, state.entries, 0),
             containers=_changes(before.containers, state.containers, 0),
             bounds=_changes(before.bounds, state.bounds, 0),
+            limits=_changes(before.limits, state.limits, 0),
             holds=_changes(before.holds, state.holds, ""),
             pause_s=cost.pause_s,
             longest_pause_s=cost.longest_pause_s,

@@ -66,6 +66,7 @@ _APART_S: Final = 3.0
 _APART: Final = 0.02
 _STAYS: Final = 0.5  # share of the growth under traffic that must remain when idle
 _MULTIPLIED: Final = 1.5  # factor over the usual number of containers in the first half
+_NEAR: Final = 0.5  # share of a limit that a cache must reach for the limit to be believed
 _OWN: Final = 0.2  # new containers per new entry; above it, each object has its own container
 
 
@@ -89,6 +90,7 @@ class Doubt(StrEnum):
     EARLIER = "earlier"  # it stopped in an earlier process
     STOPPED = "stopped"  # it did not grow after the last idle point
     WINDOW = "window"  # it may hold only the most recent events
+    LIMIT = "limit"  # its owner has a number that may be its limit
     CACHE = "cache"  # it may stop growing once the server's KV cache is full
 
 
@@ -113,6 +115,7 @@ class Growing:
         last: the final count.
         one: whether the entries are in the same container, or the same few, throughout.
         bound: the container's maximum size.
+        limit: the same, if only a number that its owner has suggests it.
         doubt: why the growth is open.
         since_s, until_s: time span of the compared readings.
     """
@@ -130,6 +133,7 @@ class Growing:
     last: float = 0.0
     one: bool = True
     bound: int | None = None
+    limit: int | None = None
     doubt: Doubt = Doubt.NONE
 
     @property
@@ -145,9 +149,14 @@ class Growing:
     @property
     def full_in_s(self) -> float | None:
         """Seconds until the container is full; None if unknown."""
-        if self.bound is None or self.per_second <= 0:
+        if self.most is None or self.per_second <= 0:
             return None
-        return max(0.0, self.bound - self.last) / self.per_second
+        return max(0.0, self.most - self.last) / self.per_second
+
+    @property
+    def most(self) -> int | None:
+        """The bound, or the limit that may be one; None without either."""
+        return self.limit if self.bound is None else self.bound
 
 
 def growing_heaps(facts: Facts) -> list[Growing]:
@@ -270,6 +279,8 @@ class _View:
             return Doubt.PARTS
         if self._may_be_window(one):
             return Doubt.WINDOW
+        if one.limit is not None:
+            return Doubt.LIMIT
         if self._may_be_cache(one):
             return Doubt.CACHE
         return self._stopped(one)
@@ -411,7 +422,10 @@ class _View:
         ends: tuple[float, float],
     ) -> Growing:
         name, heap = counts.names[at], self.heap
-        entries = sort is Sort.ENTRIES
+        entries, last = sort is Sort.ENTRIES, float(counts.value[at, -1])
+        limit = heap.limits.get(name) if entries else None
+        # A number such as ``max_size`` may limit something else, such as bytes of a message.
+        near = limit is not None and last >= _NEAR * limit
         return Growing(
             heap,
             sort,
@@ -419,9 +433,10 @@ class _View:
             kept,
             GrowthKind.OPEN,
             *ends,
-            last=float(counts.value[at, -1]),
+            last=last,
             one=not entries or self._is_one(name, counts.value[at]),
-            bound=heap.bounds.get(name) if entries else None,
+            bound=limit if near else heap.bounds.get(name) if entries else None,
+            limit=None if near else limit,
         )
 
     def _is_one(self, path: str, entries: FloatArray) -> bool:

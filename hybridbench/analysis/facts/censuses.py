@@ -62,7 +62,7 @@ class Heap:
         first: [censuses], True at the first scan of each process.
         whole: [censuses], True if the scan also searched dictionaries the collector does not track.
         containers: number of containers at each path.
-        bounds, holds: the latest values for each path.
+        bounds, limits, holds: the latest values for each path.
         points: idle points of the last process with this role.
     """
 
@@ -74,6 +74,7 @@ class Heap:
     types: Counts
     containers: Counts
     bounds: Mapping[str, int]
+    limits: Mapping[str, int]
     holds: Mapping[str, str]
     points: tuple[IdlePoint, ...]
     censuses: tuple[Census, ...]
@@ -143,7 +144,8 @@ def _heap(
         entries=_counts([one.entries for one in censuses], first),
         types=_counts([one.types for one in censuses], first),
         containers=_counts([one.containers for one in censuses], first, unsaid=1.0),
-        bounds=_bounds(censuses),
+        bounds=_latest([one.bounds for one in censuses]),
+        limits=_latest([one.limits for one in censuses]),
         holds={name: kind for one in censuses for name, kind in one.holds.items()},
         points=tuple(_points(record, counters, censuses, own)),
         censuses=tuple(censuses),
@@ -151,9 +153,9 @@ def _heap(
     )
 
 
-def _bounds(censuses: Sequence[Census]) -> Mapping[str, int]:
+def _latest(said: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     """Return the latest bounds; a path without one any more is reported with 0."""
-    latest = {name: size for one in censuses for name, size in one.bounds.items()}
+    latest = {name: size for one in said for name, size in one.items()}
     return {name: size for name, size in latest.items() if size}
 
 

@@ -52,6 +52,10 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         "out"
     ),
     Doubt.CACHE: "it may stop growing once the server's KV cache is full",
+    Doubt.LIMIT: (
+        "it may be a cache that is less than half full: its owner has a limit of {limit}, perhaps "
+        "for it"
+    ),
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",
 }
@@ -94,6 +98,7 @@ class Held(Basis, frozen=True, kw_only=True):
         doubt: why the finding is open; empty if it is not.
         beside: other counts of the process that show the same growth.
         budget: the declared cache that it may be, while that is not full.
+        limit: the number of entries that may be its limit, if that is why the finding is open.
         kv_cache: the server's KV cache, if that is why the finding is open.
     """
 
@@ -116,6 +121,7 @@ class Held(Basis, frozen=True, kw_only=True):
     odds: float | None = None
     beside: tuple[Beside, ...] = ()
     budget: WithinBudget | None = None
+    limit: int | None = None
     kv_cache: KvCacheIsFilling | None = None
 
     @property
@@ -125,7 +131,8 @@ class Held(Basis, frozen=True, kw_only=True):
     def words(self, found: Finding) -> Words:
         keeps = "may keep" if self.doubt else "keeps"
         cache = self.budget or self.kv_cache
-        cause = _DOUBTS[Doubt(self.doubt)] if self.doubt else self._cause
+        limit = "" if self.limit is None else number(self.limit)
+        cause = _DOUBTS[Doubt(self.doubt)].format(limit=limit) if self.doubt else self._cause
         return Words(
             f"{self.role} {keeps} {_each(found.rates[0], self._what)}",
             cause=cause if cache is None else cache.text(),

@@ -102,12 +102,12 @@ def _unless_explained(
     if any(one.bound and _in_step(one, leader) for one in caches):
         return []
     before = _ORDER[: _ORDER.index(leader.sort)]
+    # Whatever holds more and more objects or containers may be known.
+    inside = leader.sort in (Sort.ENTRIES, Sort.OBJECTS)
     named = [
         one
         for one in opened
-        if one.sort in before
-        and _in_step(one, leader)
-        and (leader.sort is not Sort.OBJECTS or _holds(one))
+        if (_holds(one) or (one.sort in before and not inside)) and _in_step(one, leader)
     ]
     return _leaders(named)[:1] or leaders
 
@@ -262,6 +262,8 @@ def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Fi
         "beside": beside,
         "budget": budget,
     }
+    if one.doubt is Doubt.LIMIT:
+        values["limit"] = one.limit
     if one.doubt is Doubt.CACHE:
         values["kv_cache"] = allowed.kv_caches.get(one.heap.subject(""))
     if one.sort is Sort.ENTRIES:

@@ -23,6 +23,7 @@ from hybridbench.records.verdict import MetricResult, Reason
 
 # Number of samples whose median is the level of memory at either end of the run.
 _SAMPLES = 5
+_FILLING = (GrowthKind.FILLS, GrowthKind.OPEN)
 # Ten years: the longest time until a cache is full that is reported.
 _LONGEST_S = 3650 * 86_400.0
 
@@ -75,10 +76,10 @@ def allowance_of(
     """Return how much memory may grow after ``start_s``, and until when at ``results``' rates."""
     filling = {
         labelled("", one.heap.labels): CacheIsFilling(
-            path=one.name, size=one.last, bound=one.bound, full_in_s=one.full_in_s
+            path=one.name, size=one.last, bound=one.most, full_in_s=one.full_in_s
         )
         for one in growing
-        if one.sort is Sort.ENTRIES and one.kind is GrowthKind.FILLS and one.bound is not None
+        if one.sort is Sort.ENTRIES and one.kind in _FILLING and one.most is not None
     }
     kv_caches_filling = {
         text: KvCacheIsFilling(

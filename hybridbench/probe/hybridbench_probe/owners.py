@@ -24,15 +24,20 @@ _contents_of = vars(types.CellType)["cell_contents"].__get__
 
 
 class Place:
-    """All containers at one path."""
+    """All containers at one path.
 
-    __slots__ = ("bound", "containers", "entries", "is_bounded", "kinds")
+    ``bound`` is the sum of their bounds, if each ``is_bounded``.  The place ``is_limited`` if one
+    of these is only a number that its owner has, under a name such as ``max_size``.
+    """
+
+    __slots__ = ("bound", "containers", "entries", "is_bounded", "is_limited", "kinds")
 
     def __init__(self) -> None:
         self.entries = 0
         self.containers = 0
         self.bound = 0
         self.is_bounded = True
+        self.is_limited = False
         self.kinds: dict[str, int] = {}
 
 
@@ -275,6 +280,7 @@ class Places:
         place.containers += 1
         bound = containers.own_bound(value, base)
         if bound is None and owners_bound is not None and entries <= owners_bound:
+            place.is_limited = True
             bound = owners_bound
         if bound is None:
             place.is_bounded = False
@@ -293,7 +299,16 @@ class Places:
             "containers": {
                 path: place.containers for path, place in table.items() if place.containers != 1
             },
-            "bounds": {path: place.bound for path, place in table.items() if place.is_bounded},
+            "bounds": {
+                path: place.bound
+                for path, place in table.items()
+                if place.is_bounded and not place.is_limited
+            },
+            "limits": {
+                path: place.bound
+                for path, place in table.items()
+                if place.is_bounded and place.is_limited
+            },
             "holds": {
                 path: max(place.kinds, key=lambda name: (place.kinds[name], name))
                 for path, place in table.items()

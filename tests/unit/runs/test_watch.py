@@ -148,6 +148,7 @@ class Server:
             entries={"app.kept": int(self.requests)},
             containers={"app.fixed": 2},
             bounds={},
+            limits={},
             holds={"app.kept": "app.Request"},
             whole=whole,
             pause_s=0.01,

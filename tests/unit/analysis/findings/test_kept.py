@@ -512,6 +512,44 @@ def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
     assert cache.full_in_s == pytest.approx((10**6 - cache.last) / 19.0, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("limit", "kind", "verdict"), [(2**20, "open", ["INCONCLUSIVE"]), (20_000, "fills", [])]
+)
+def test_a_number_of_the_owner_is_the_limit_of_a_cache_that_comes_near_to_it(
+    limit: int, kind: str, verdict: list[str]
+) -> None:
+    """``max_size`` of a server of WebSockets is that of a message, 1 MiB.
+
+    Each entry is a container of its own, with eight entries.
+    """
+    record = watched_run(one_process(19, Leak(), names=0))
+
+    def of_hub(event: Event) -> Event:
+        if not isinstance(event, Census) or "app.kept" not in event.entries:
+            return event
+        kept = event.entries["app.kept"]
+        return replace_event(
+            event,
+            entries={**event.entries, "app.kept[]": 8 * kept},
+            containers={**event.containers, "app.kept[]": kept},
+            limits={"app.kept": limit} if event.index == 0 else {},
+        )
+
+    growing = growing_heaps(Facts.of(replace(record, events=tuple(map(of_hub, record.events)))))
+    findings = kept_findings(growing, ())
+
+    (cache,) = [one for one in growing if one.name == "app.kept"]
+    assert cache.kind == kind
+    assert cache.full_in_s == pytest.approx((limit - cache.last) / 19.0, rel=0.1)
+    assert [one.verdict for one in findings] == verdict
+    for one in findings:
+        assert one.subject.startswith("entries of app.kept{")
+        assert one.cause == (
+            "it may be a cache that is less than half full: its owner has a limit of 1,048,576, "
+            "perhaps for it"
+        )
+
+
 def test_a_container_that_outgrew_the_limit_of_its_owner_is_no_full_cache() -> None:
     """``Hub.max_size`` is 100, but not for the table of sessions: from the second scan on, it has
     no bound."""

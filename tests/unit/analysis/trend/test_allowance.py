@@ -118,7 +118,7 @@ def test_bytes_that_are_still_open_are_within_the_budget_as_well() -> None:
     assert "the c cache of 8.00 GiB is full in" in one.cause
 
 
-def censuses(bound: int | None, path: str = "app.kept") -> list[Event]:
+def censuses(bound: int | None, path: str = "app.kept", limit: int | None = None) -> list[Event]:
     return [
         Census(
             role="server",
@@ -126,6 +126,7 @@ def censuses(bound: int | None, path: str = "app.kept") -> list[Event]:
             index=i,
             entries={path: int(20 * t_s)},
             bounds={} if bound is None else {path: bound},
+            limits={} if limit is None else {path: limit},
             t_s=float(t_s),
         )
         for i, t_s in enumerate(range(30, 3990, 60))
@@ -140,6 +141,14 @@ def test_memory_that_grows_with_a_bounded_cache_is_no_leak_before_it_is_full() -
         verdict.findings[0].title
     )
     assert judge(growing(1e6, *censuses(bound=78_600))).kind == "LEAK"
+
+
+def test_memory_that_grows_with_what_may_be_a_bounded_cache_is_undecided() -> None:
+    verdict = judge(growing(1e6, *censuses(None, limit=1_000_000)))
+
+    (memory,) = (one for one in verdict.findings if one.kind == "undecided")
+    assert "app.kept still fills (78,600 of at most 1,000,000 entries, full in " in memory.title
+    assert {one.verdict for one in verdict.findings} == {"INCONCLUSIVE"}
 
 
 def test_a_named_path_is_under_the_budget_only_by_its_name() -> None:
