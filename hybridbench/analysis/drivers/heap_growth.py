@@ -257,7 +257,11 @@ class _View:
             # Uneven rounds alone do not show that the growth continues.
             shown = idle.kept.steady or (traffic.kept.steady and not idle.kept.alike)
             steady = shown and not slows
-            one = replace(one, kept=replace(idle.kept, slows=slows, steady=steady))
+            # Idle points of a program that is never idle are off by a few entries.
+            same = idle.kept.driver.counter == traffic.kept.driver.counter
+            whole = idle.kept.whole or (traffic.kept.whole and same)
+            own = replace(idle.kept, slows=slows, steady=steady, whole=whole)
+            one = replace(one, kept=own)
         if one.bound is not None:
             full = one.last >= one.bound
             return replace(one, kind=GrowthKind.FULL if full else GrowthKind.FILLS)

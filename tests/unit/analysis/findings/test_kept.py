@@ -242,6 +242,26 @@ def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
     assert leak.title == "app keeps exactly 1.00 entries of app.by_id per refused request"
 
 
+def test_one_entry_per_event_needs_no_seven_minutes_in_a_program_that_is_never_idle() -> None:
+    """It works at less than 5 % of a processor, which counts as idle: some entries come between
+    the reading of the counter and the scan."""
+    rounds = range(20)
+    refused = [0, *np.cumsum([47, 31, 52, 40, 36, 55, 43, 38, 49, 33] * 2)[:-1].tolist()]
+    late = [0, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0, 1, 2, 0, 0, 1, 0, 2, 1]
+    held = [count + more for count, more in zip(refused, late, strict=True)]
+    counters: dict[str, Sequence[float]] = {
+        "scraped.answered_requests_total": [900.0 * n for n in rounds],
+        "scraped.refused_requests_total": refused,
+    }
+
+    (leak,) = at_idle_points("app.failures", [20.0 * n for n in rounds], held, counters)
+
+    assert leak.verdict is VerdictKind.LEAK
+    assert leak.driver == "refused_requests_total"
+    assert not leak.exact
+    assert leak.rates[0].lower < 1.0 < leak.rates[0].upper
+
+
 def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
     """``mamba_state_idx`` as recorded from vLLM 0.32.0 with one request at a time.
 
