@@ -29,6 +29,8 @@ from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
 _NAMED: Final = 4
 # A cache that grows by less than this share of its length in the second half is practically full.
 _MATTERS: Final = 0.05
+# A cache that is full in the end was filling before.
+_CACHES: Final = (GrowthKind.FILLS, GrowthKind.FULL)
 _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
 # Which count leads if one leak shows in several.
 _ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES, Sort.HANDLES)
@@ -58,9 +60,7 @@ def kept_findings(
         kept = [one for one in in_heap if one.kind is GrowthKind.KEPT]
         opened = [one for one in in_heap if one.kind is GrowthKind.OPEN]
         leaders = _leaders(kept) or _leaders(opened)[:1]
-        containers = [
-            one for one in own if one.sort is Sort.ENTRIES and one.kind is GrowthKind.FILLS
-        ]
+        containers = [one for one in own if one.sort is Sort.ENTRIES and one.kind in _CACHES]
         leaders = _unless_explained(leaders, opened, containers)
         filling = [one for one in containers if _matters(one)]
         led = set(map(id, leaders))

@@ -532,6 +532,23 @@ def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
     assert cache.full_in_s == pytest.approx((10**6 - cache.last) / 19.0, rel=0.1)
 
 
+@pytest.mark.parametrize("more", [0, 5000])
+def test_what_a_cache_holds_is_no_leak_even_if_the_last_scan_found_it_full(more: int) -> None:
+    record = watched_run(one_process(19, Leak(objects=""), names=0, idle_s=60.0))
+    last = [event for event in record.events if isinstance(event, Census)][-1]
+    bounds = {"app.kept": last.entries["app.kept"] + more}
+    events = [
+        replace_event(event, bounds=bounds) if event is last else event for event in record.events
+    ]
+
+    growing = growing_heaps(Facts.of(replace(record, events=events)))
+
+    kinds = {one.name: one.kind.value for one in growing}
+    assert kinds["app.kept"] == ("fills" if more else "full")
+    assert kinds["python_blocks"] == "kept"
+    assert kept_findings(growing, ()) == []
+
+
 @pytest.mark.parametrize(
     ("limit", "kind", "verdict"), [(2**20, "open", ["INCONCLUSIVE"]), (20_000, "fills", [])]
 )
