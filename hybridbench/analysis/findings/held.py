@@ -206,7 +206,8 @@ class EntriesKept(Held, frozen=True, kw_only=True):
         return (
             f"Find where entries are added to {self.name}{event} and which exit path does not "
             "remove them. If it is a cache with a limit that was not reached, say so with "
-            f"--cache-budget {self.name}=SIZE."
+            f"--cache-budget {self.name}=SIZE. If its entries expire, run for longer than they "
+            "live."
         )
 
 

@@ -65,6 +65,9 @@ def test_equal_rounds_between_idle_points_are_exact() -> None:
     assert leak.title == "api_server keeps exactly 1.00 entries of app.kept per request"
     assert leak.driven is not None
     assert leak.driven.exact
+    assert leak.basis.advice(leak).endswith(
+        "--cache-budget app.kept=SIZE. If its entries expire, run for longer than they live."
+    )
     assert leak.exact  # so missing samples between the points do not matter
     assert "app.Request objects: 1.00 per request" in leak.evidence
 
