@@ -9,6 +9,7 @@ allocators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -310,7 +311,8 @@ def _fills(one: Growing, caches: int) -> Finding:
         early=kept.early * _scale(one),
         late=kept.late * _scale(one),
     )
-    rate = Rate(basis.late, basis.late, basis.late, one.sort.value, _event(one))
+    # The rate of the second half is shown as an estimate; it decides nothing.
+    rate = Rate(basis.late, -math.inf, math.inf, one.sort.value, _event(one))
     return Finding(
         basis,
         VerdictKind.INCONCLUSIVE,

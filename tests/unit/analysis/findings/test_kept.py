@@ -21,6 +21,7 @@ from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.foundation.units import format_bytes, format_count
 from hybridbench.records.events import PAGE, Census, Event, IdleLook, Phase
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
+from hybridbench.records.rates import full_rate_text
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import with_events
 
@@ -622,6 +623,7 @@ def test_a_container_that_fills_ever_more_slowly_leaves_the_run_undecided() -> N
     (cache,) = found(replace(one_process(20, Leak(power=0.6, each=20.0, objects="")), names=0))
 
     assert (cache.kind, cache.verdict) == ("cache-fills", VerdictKind.INCONCLUSIVE)
+    assert full_rate_text(cache.rates[0]).endswith(" (no 95% interval)")
 
 
 def test_what_is_gone_at_idle_is_no_leak() -> None:
