@@ -115,6 +115,8 @@ def _longer(verdict: Verdict, manifest: Manifest) -> Fact:
     text = _BY_VERDICT[verdict.kind]
     if not length_s:
         return Fact(NEXT, text, again_command(manifest))
+    if not _is_foreseen(verdict):
+        length_s, decided_s = max(length_s, 2.0 * end_s), None
     # Round up to whole minutes, as users would type.
     length = format_duration(60.0 * math.ceil(length_s / 60.0))
     if decided_s is not None:
@@ -137,6 +139,15 @@ def _length_s(planned_s: float, end_s: float, decided_s: float | None) -> float:
     served_s = max(planned_s, end_s)
     longer_s = 0.0 if decided_s is None else decided_s + behind_s
     return longer_s if longer_s > served_s else 2.0 * served_s
+
+
+def _is_foreseen(verdict: Verdict) -> bool:
+    """Whether it is known of each open finding how long a run would decide it."""
+    return all(
+        finding.basis.needed_s is not None
+        for finding in verdict.findings
+        if finding.verdict is VerdictKind.INCONCLUSIVE and finding.basis.decided_by_length
+    )
 
 
 def _decided_at(verdict: Verdict, start_s: float) -> Iterator[float]:

@@ -128,6 +128,10 @@ class Held(Basis, frozen=True, kw_only=True):
     def is_exact(self) -> bool:
         return self.counted
 
+    @property
+    def needed_s(self) -> float | None:
+        return LEAST_S if self.doubt == Doubt.PARTS else None
+
     def words(self, found: Finding) -> Words:
         keeps = "may keep" if self.doubt else "keeps"
         cache = self.budget or self.kv_cache

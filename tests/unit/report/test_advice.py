@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -125,6 +126,33 @@ def test_the_next_run_is_as_long_as_what_is_open_needs_or_twice_as_long(
     open_: tuple[MetricResult | ThresholdResult, ...], length: str
 ) -> None:
     assert longer(*open_).endswith(f" --duration {length}")
+
+
+@pytest.mark.parametrize(
+    ("doubt", "text", "length"),
+    [
+        ("parts", "Run for 9m, warm-up included: that should decide what is still open.", "9m"),
+        ("pace", "Run longer.", "10m"),
+    ],
+)
+def test_no_length_is_promised_unless_it_decides_each_finding(
+    doubt: str, text: str, length: str
+) -> None:
+    """Private memory would be decided in 5 minutes; a container needs 7, or nobody knows."""
+    held: dict[str, JsonValue] = {"role": "a", "name": "b", "last": 9, "early": 1, "late": 1}
+    kept, memory = (
+        replace(typed_finding(kind, data), verdict=VerdictKind.INCONCLUSIVE)
+        for kind, data in (
+            ("entries-kept", {**held, "doubt": doubt}),
+            ("undecided", {"needed_s": 200.0}),
+        )
+    )
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "", (kept, memory), (), WINDOW, "")
+
+    fact = next_step(verdict, Manifest(command=COMMAND, planned_duration_s=300.0))
+
+    assert fact.text == text
+    assert fact.code.endswith(f" --duration {length}")
 
 
 @pytest.mark.parametrize(("needed_s", "length"), [(None, "2h"), (600.0, "2h"), (9000.0, "2h32m")])
