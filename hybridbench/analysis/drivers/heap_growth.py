@@ -66,6 +66,7 @@ _APART_S: Final = 3.0
 _APART: Final = 0.02
 _STAYS: Final = 0.5  # share of the growth under traffic that must remain when idle
 _MULTIPLIED: Final = 1.5  # factor over the usual number of containers in the first half
+_BY_NUMBER: Final = 0.5  # share of the entries that new containers of the usual length explain
 _NEAR: Final = 0.5  # share of a limit that a cache must reach for the limit to be believed
 _OWN: Final = 0.2  # new containers per new entry; above it, each object has its own container
 
@@ -247,6 +248,9 @@ class _View:
         """Combine both views of a name; None for growth under traffic that is gone when idle."""
         one = idle or traffic
         if one is None or (idle is None and traffic is not None and self._gone_at_idle(traffic)):
+            return None
+        # A few new containers are as little evidence as a few new objects, however long they are.
+        if not one.one and self._came(one.name) < FEWEST_KEPT:
             return None
         if idle is not None and traffic is not None:
             # Idle points show how much is kept and for which event; the scans under traffic add
@@ -448,11 +452,20 @@ class _View:
         containers = self.heap.containers.of(path)
         if containers is None:
             return True
-        came, grown = (_gained(x[None, :], self.heap.first)[0] for x in (containers, entries))
+        came, grown = self._came(path), _gained(entries[None, :], self.heap.first)[0]
         # If the containers multiplied, their holder keeps them, however many entries each has.
         most = float(np.median(containers[: containers.size // 2]))
         multiplied = came >= FEWEST_KEPT and containers[-1] >= _MULTIPLIED * max(most, 1.0)
-        return bool(came <= max(_OWN * grown, _FEW)) and not multiplied
+        length = float(entries[-1]) / max(float(containers[-1]), 1.0)
+        by_number = came > _FEW and came * length >= _BY_NUMBER * grown
+        return bool(came <= max(_OWN * grown, _FEW)) and not multiplied and not by_number
+
+    def _came(self, path: str) -> float:
+        """The number of containers by which the path gained."""
+        containers = self.heap.containers.of(path)
+        return (
+            0.0 if containers is None else float(_gained(containers[None, :], self.heap.first)[0])
+        )
 
     def _gone_at_idle(self, traffic: Growing) -> bool:
         """Whether idle points that should show the growth do not."""

@@ -232,6 +232,46 @@ def test_objects_of_a_class_say_more_than_the_containers_that_each_brings() -> N
     assert unnamed.cause.startswith("more and more containers of this name stay alive")
 
 
+def found_of_clients(connected: Sequence[int], entries: Sequence[int]) -> list[Finding]:
+    """Findings for a server whose ``connected`` clients have lists with ``entries`` in all."""
+    at_points = range(len(connected))
+    counters = {"scraped.answered_requests_total": [400.0 * n for n in at_points]}
+    record = idle_record("app.rest", [60.0 * n for n in at_points], [1] * len(connected), counters)
+
+    def of_clients(event: Event) -> Event:
+        if isinstance(event, IdleLook):
+            return replace_event(event, unreachable=0)
+        if not isinstance(event, Census):
+            return event
+        clients = connected[event.index]
+        return replace_event(
+            event,
+            entries={"app.Client.recent": entries[event.index]},
+            containers={"app.Client.recent": clients},
+            types={"app.Client": clients},
+        )
+
+    events = tuple(map(of_clients, record.events))
+    return kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+
+@pytest.mark.parametrize("a_minute", [1, 2])
+def test_a_few_more_clients_are_no_leak_however_much_each_of_them_holds(a_minute: int) -> None:
+    """A ring of a thousand places for each of nine new clients is no leak of 9,000 entries."""
+    few = [4 + a_minute * n for n in range(10)]
+    many = [4 + 200 * n for n in range(10)]
+
+    assert found_of_clients(few, [1000 * clients for clients in few]) == []
+    (leak,) = found_of_clients(many, [1000 * clients for clients in many])
+    assert leak.title == "app keeps exactly 0.500 app.Client objects per answered request"
+
+
+def test_lists_that_become_longer_are_a_leak_also_while_a_few_more_come() -> None:
+    (leak,) = found_of_clients([4, 4, 5, 5, 6, 6, 7, 7, 7, 7], [1600 * n for n in range(10)])
+
+    assert leak.title == "app keeps exactly 4.00 entries of app.Client.recent per answered request"
+
+
 def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
     """The share of refusals falls, so growth per request seems to slow down."""
     refused = [0, 12, 21, 28, 40, 53, 63, 74, 88, 98, 105, 110, 121, 130, 143, 150, 155]
