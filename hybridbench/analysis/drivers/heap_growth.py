@@ -26,6 +26,7 @@ from hybridbench.analysis.drivers.kept import (
     Work,
     kept_at_idle,
     kept_under_traffic,
+    last_start,
     of_bytes,
 )
 from hybridbench.analysis.drivers.search import TIME
@@ -232,7 +233,8 @@ class _View:
             work = self._work_of(points)
             for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
                 held = counts.value[:, places]
-                for at in np.flatnonzero(np.diff(held, axis=1).min(axis=1) >= _LEAST_OF_ROUND):
+                late = np.diff(held[:, last_start(len(places)) :], axis=1)
+                for at in np.flatnonzero(late.min(axis=1) >= _LEAST_OF_ROUND):
                     named = sort is Sort.ENTRIES and self._is_one(
                         counts.names[at], counts.value[at]
                     )

@@ -383,13 +383,18 @@ def kept_at_idle(
         least: smallest gain in a round that counts as growth.
     """
     for rounds_of in (_equal_rounds, _uneven_rounds) if named else (_equal_rounds,):
-        for start in range(max(1, held.size // 2)):
+        for start in range(last_start(held.size) + 1):
             if held.size - 1 - start < FEWEST_ROUNDS:
                 break
             found = rounds_of(held[start:], work, start, noise, least)
             if found is not None:
                 return found
     return None
+
+
+def last_start(points: int) -> int:
+    """Return the last of so many idle points at which the comparison may begin."""
+    return max(1, points // 2) - 1
 
 
 def _equal_rounds(

@@ -306,6 +306,18 @@ def test_one_entry_per_event_needs_no_seven_minutes_in_a_program_that_is_never_i
     assert leak.rates[0].lower < 1.0 < leak.rates[0].upper
 
 
+@pytest.mark.parametrize("before", [0, 180])
+def test_a_leak_that_begins_in_the_middle_of_the_run_is_told_by_its_container(before: int) -> None:
+    rounds = range(10)
+    counters = {"scraped.answered_requests_total": [400.0 * n for n in rounds]}
+    held = [0, 0, 0, 0, *(before + 400 * n for n in range(6))]
+
+    (leak,) = at_idle_points("app.log", [30.0 * n for n in rounds], held, counters)
+
+    assert leak.verdict is VerdictKind.LEAK
+    assert leak.title == "app keeps exactly 1.00 entries of app.log per answered request"
+
+
 def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
     """``mamba_state_idx`` as recorded from vLLM 0.32.0 with one request at a time.
 
