@@ -384,7 +384,8 @@ def kept_at_idle(
     """
     for rounds_of in (_equal_rounds, _uneven_rounds) if named else (_equal_rounds,):
         for start in range(last_start(held.size) + 1):
-            if held.size - 1 - start < FEWEST_ROUNDS:
+            # Two rounds agree by accident with some counter, if one may choose where to begin.
+            if held.size - 1 - start < FEWEST_ROUNDS + (start > 0):
                 break
             found = rounds_of(held[start:], work, start, noise, least)
             if found is not None:

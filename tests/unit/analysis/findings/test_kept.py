@@ -318,6 +318,24 @@ def test_a_leak_that_begins_in_the_middle_of_the_run_is_told_by_its_container(be
     assert leak.title == "app keeps exactly 1.00 entries of app.log per answered request"
 
 
+@pytest.mark.parametrize(("rounds", "verdicts"), [(3, []), (4, ["LEAK"])])
+def test_two_rounds_after_one_that_disagrees_may_agree_by_accident(
+    rounds: int, verdicts: list[str]
+) -> None:
+    """A table of a healthy process gained 48, 38 and 34 in rounds with 20, 19 and 17 refusals."""
+    held = [81, 129, 167, 201, 231][: rounds + 1]
+    counters = {
+        "scraped.answered_requests_total": [1000.0 * (n + 1) for n in range(rounds + 1)],
+        "scraped.refused_requests_total": [22.0, 42, 61, 78, 93][: rounds + 1],
+    }
+
+    found = at_idle_points(
+        "app.recent", [60.0 * (n + 1) for n in range(rounds + 1)], held, counters
+    )
+
+    assert [one.verdict for one in found] == verdicts
+
+
 def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
     """``mamba_state_idx`` as recorded from vLLM 0.32.0 with one request at a time.
 
