@@ -12,7 +12,9 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.facts import CUTS
 from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.analysis.facts.window import last_segment, segments
+from hybridbench.analysis.findings.engine_reports import Crashed
 from hybridbench.analysis.findings.held import CacheFills, Held
+from hybridbench.analysis.findings.restarts import Restarted
 from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.headline import in_headline
 from hybridbench.analysis.record import RunRecord
@@ -176,8 +178,18 @@ def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
 def _headline(verdict: Verdict) -> str:
     """Capitalise the headline, unless it begins with the name of a process."""
     first = top_finding(verdict)
-    named = first is not None and isinstance(first.basis, Held | CacheFills)
+    named = first is not None and _begins_with_a_name(first)
     return verdict.headline if named else capital(verdict.headline)
+
+
+def _begins_with_a_name(finding: Finding) -> bool:
+    match finding.basis:
+        case Held() | CacheFills():
+            return True
+        case Crashed(target=name) | Restarted(server=name):
+            return bool(name)
+        case _:
+            return False
 
 
 def _subtitle(record: RunRecord, recorded_s: float) -> Text:

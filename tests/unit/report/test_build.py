@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
+from hybridbench.analysis.findings.engine_reports import Crashed
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import (
     Crash,
@@ -18,7 +19,7 @@ from hybridbench.records.events import (
     Phase,
     Steady,
 )
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.document import Ink
@@ -191,3 +192,17 @@ def test_private_memory_has_an_axis_of_its_own() -> None:
     assert by_key["private"] >= {"private (RssAnon + swap)", "fit"}
     assert not by_key["private"] & by_key["rss"]
     assert by_key["rss"] == {"resident (RSS)", "proportional (PSS)"}
+
+
+def test_a_headline_never_capitalises_the_name_of_a_program() -> None:
+    record = synthetic.record_of(300.0)
+    crashed = Crashed(reason="exit", detail="(exit code 1)", stderr=(), target="vllm")
+    finding = Finding(crashed, VerdictKind.CRASHED, "vllm", since_s=8.0)
+    verdict = replace(
+        synthetic.clean_verdict(record),
+        kind=VerdictKind.CRASHED,
+        findings=(finding,),
+        headline=finding.title,
+    )
+
+    assert build_document(record, verdict).headline == "vllm exited after 8s (exit code 1)"
