@@ -58,6 +58,10 @@ class ForeignDataError(ValueError):
     """Data beyond a limit or in a wrong format; the message does not name the path."""
 
 
+class TooLargeError(ForeignDataError):
+    """A file or stream with more bytes than are read."""
+
+
 def read_bytes(path: Path, most: int) -> bytes:
     """Read the whole regular file at ``path``.
 
@@ -177,7 +181,7 @@ def unpacked(data: bytes, most: int) -> bytes:
                     raise EOFError
                 out.write(piece)
                 if out.tell() > most:
-                    raise ForeignDataError(f"unpacks to more than {_size(most)}")
+                    raise TooLargeError(f"unpacks to more than {_size(most)}")
         except zlib.error as error:
             raise ForeignDataError(f"is a damaged gzip file ({error})") from error
         # Zeros may follow the last member as padding.
@@ -297,8 +301,8 @@ def _from_pipe(pipe: BinaryIO, most: int) -> bytes:
             raise _too_large(most)
 
 
-def _too_large(most: int) -> ForeignDataError:
-    return ForeignDataError(f"is larger than {_size(most)}")
+def _too_large(most: int) -> TooLargeError:
+    return TooLargeError(f"is larger than {_size(most)}")
 
 
 def _too_deep() -> ForeignDataError:

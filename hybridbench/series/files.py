@@ -21,6 +21,7 @@ from hybridbench.foundation.foreign import (
     MIB,
     WALL_S_MAX,
     ForeignDataError,
+    TooLargeError,
     longest_line,
     read_piped,
     read_stream,
@@ -144,8 +145,10 @@ def _bytes(path: str, source: Source) -> bytes:
         else:
             data = read_piped(Path(path), _BYTES_MAX)
         return unpacked(data, _BYTES_MAX) if data[:2] == _GZIP_MAGIC else data
-    except ForeignDataError as error:
+    except TooLargeError as error:
         raise source.wrong(f"{error}; keep the columns that matter.") from error
+    except ForeignDataError as error:
+        raise source.wrong(f"{error}; give the numbers as CSV or JSON.") from error
     except FileNotFoundError as error:
         raise source.wrong("no such file.", code=ErrorCode.NOT_FOUND) from error
     except EOFError as error:

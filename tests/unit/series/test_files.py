@@ -134,6 +134,21 @@ def test_a_heading_in_the_middle_and_a_torn_end_are_told(tmp_path: Path) -> None
     assert len(file.notes) == 2
 
 
+def test_only_a_file_that_is_too_large_is_to_be_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "series.csv.gz"
+    damaged.write_bytes(b"\x1f\x8b\x08\x00" + bytes(20))
+    with pytest.raises(ConfigError, match=r"damaged gzip file .*; give the numbers as CSV or JSON"):
+        read_series(str(damaged))
+    with pytest.raises(ConfigError, match=r"is a device, .*; give the numbers as CSV or JSON"):
+        read_series("/dev/null")
+
+    monkeypatch.setattr("hybridbench.series.files._BYTES_MAX", 8)
+    with pytest.raises(ConfigError, match=r"is larger than .*; keep the columns that matter"):
+        read(tmp_path, "time,rss\n1,2\n2,3\n")
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read_series(str(tmp_path))
