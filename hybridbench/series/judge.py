@@ -23,7 +23,7 @@ from hybridbench.analysis.recorded import ExternalSeries, JudgedSeries, TrendCon
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY, Unit
-from hybridbench.foundation.units import parse_duration_s
+from hybridbench.foundation.units import format_duration, parse_duration_s
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
@@ -222,6 +222,10 @@ class _JudgedFile:
         self._counted = counted_by_program(self._names)
         numbers = [c for c in self.file.columns if not c.is_text]
         self._are_bytes = _are_bytes([c for c in numbers if c.usual_unit == "bytes"])
+        if self.options.unit is not None:
+            # A misspelt unit is refused even if no column needs it.
+            with _named("--unit", self.options.unit):
+                parse_unit(self.options.unit)
         self._columns = [self._taken(c, m) for c, m in self._meanings(numbers)]
 
     def judge(self) -> FileVerdict:
@@ -491,9 +495,19 @@ class _JudgedFile:
         return falls
 
     def _steady_s(self) -> float | None:
-        text = self.options.steady_at
-        if text is None:
+        if self.options.steady_at is None:
             return None
+        steady_s = self._given_steady_s(self.options.steady_at)
+        end_s = max(float(c.t_s.max()) for c in self.file.columns if c.t_s.size) - self._zero_s
+        if steady_s >= end_s:
+            raise UsageError(
+                f"{self.options.steady_at}: {self.file.source} ends {format_duration(end_s)} after "
+                "its start, so nothing would be judged; give an earlier time.",
+                option="--steady-at",
+            )
+        return steady_s
+
+    def _given_steady_s(self, text: str) -> float:
         # An epoch time is longer than any valid duration.
         with suppress(ValueError):
             return parse_duration_s(text)

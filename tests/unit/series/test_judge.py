@@ -312,7 +312,13 @@ def test_falling_throughput_is_decay_and_shown_as_a_fall(tmp_path: Path) -> None
         ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rss<5MiB/h",)), "--metric 'rss:MiB'"),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(metrics=("rss:furlong",)), "'furlong' is not a unit"),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(unit="stone"), "not a unit"),
+        ("time,rss_mib\n1,2\n2,3\n", JudgeOptions(unit="stone"), "--unit stone: 'stone' is not"),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(steady_at="soon"), "neither a duration"),
+        (
+            "time,rss\n1,2\n61,3\n",
+            JudgeOptions(steady_at="10m"),
+            "ends 1m after its start, so nothing would be judged",
+        ),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(time_column="when"), "no such column"),
         ('{"status":"error","error":"bad query"}', JudgeOptions(), "bad query"),
         (
