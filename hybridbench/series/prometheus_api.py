@@ -18,6 +18,7 @@ from hybridbench.foundation.foreign import (
     json_value,
     read_stream,
 )
+from hybridbench.foundation.network import network_fault
 from hybridbench.series.files import SeriesFile, series_of
 from hybridbench.series.source import Source
 
@@ -75,7 +76,8 @@ def read_prometheus(query: RangeQuery) -> SeriesFile:
         raise _failed(query, f"answered {error.code}: {_reason(error)}") from error
     except (OSError, http.client.HTTPException, ForeignDataError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise _failed(query, f"cannot be queried: {reason or type(error).__name__}") from error
+        said = network_fault(reason) if isinstance(reason, BaseException) else reason
+        raise _failed(query, f"cannot be queried: {said}") from error
     return series_of(Source(f"{query.query} of {query.url}"), text)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
+from hybridbench.foundation.network import network_fault
+
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 60.0
 _BODY_MOST: Final = 1 << 20
@@ -225,9 +227,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _unanswered(url: str, error: OSError) -> NotReadyError:
     if isinstance(error, urllib.error.URLError):
-        return NotReachedError(f"{url}: {error.reason}")
+        reason = error.reason
+        said = network_fault(reason) if isinstance(reason, BaseException) else reason
+        return NotReachedError(f"{url}: {said}")
     late = isinstance(error, TimeoutError)
-    return NotReadyError(f"{url}: {f'no whole answer in {_ANSWER_S:g} s' if late else error}")
+    said = f"no whole answer in {_ANSWER_S:g} s" if late else network_fault(error)
+    return NotReadyError(f"{url}: {said}")
 
 
 def _without_user(url: str) -> tuple[str, str]:
