@@ -190,14 +190,15 @@ def observed_plan(
     """
     words = tuple(target.command or ())
     _check_target(words, target.pid, alone=not url)
-    for option, address in (
-        ("--metrics", target.metrics),
-        ("--ready", target.ready),
-        ("--reset-cache", probes.reset_cache),
+    for option, address, path in (
+        ("--metrics", target.metrics, "/metrics"),
+        ("--ready", target.ready, "/health"),
+        ("--reset-cache", probes.reset_cache, "/flush_cache"),
     ):
-        check_url(option, address)
+        check_url(option, address, path)
     if target.log is not None and not target.log.is_file():
-        raise UsageError(f"{target.log}: there is no such file.", option="--log")
+        what = "is a directory; name a file" if target.log.is_dir() else "there is no such file"
+        raise UsageError(f"{target.log}: {what}.", option="--log")
     from hybridbench.records.manifest import Options
     from hybridbench.runs.watch import API_KEY, WatchPlan
     from hybridbench.targets.prepared import prepared_target
@@ -253,17 +254,22 @@ def _check_target(command: Sequence[str], pid: int | None, *, alone: bool) -> No
         )
 
 
-def check_url(option: str, url: str | None, path: str = "/metrics") -> None:
+def check_url(option: str, url: str | None, path: str) -> None:
     """Check the value of ``option``; ``path`` is the path of the error message's example.
 
     Raises:
         UsageError: ``url`` is not an HTTP address.
     """
-    if url is not None and not is_http_address(url):
-        raise UsageError(
-            f": an address begins with http://; write for example http://127.0.0.1:8000{path}.",
-            option=option,
-        )
+    if url is None or is_http_address(url):
+        return
+    # The address itself is not repeated: it may contain a password.
+    begins = url.startswith(("http://", "https://"))
+    wrong = "the host is missing, or the port is not 1 to 65535"
+    raise UsageError(
+        f": {wrong if begins else 'an address begins with http://'}; "
+        f"write for example http://127.0.0.1:8000{path}.",
+        option=option,
+    )
 
 
 def _budgets(texts: Sequence[str]) -> dict[str, int]:

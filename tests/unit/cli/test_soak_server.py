@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
+from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions, check_url
 from hybridbench.cli.run_options import SoakUi, StopMode
 from hybridbench.cli.soak_server import ApiName, Requests, of_prepared, server_plan
 from hybridbench.foundation.errors import ConfigError, UsageError
@@ -226,3 +226,19 @@ def test_an_option_that_is_to_be_left_out_must_be_one() -> None:
 
     with pytest.raises(ConfigError, match=r"options.without: 'sed' is not an option; did you"):
         replace(plain, set_=["options.without=[sed]"]).traffic()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:8000", "an address begins with http://; write"),
+        ("ftp://localhost", "an address begins with http://; write"),
+        ("http://localhost:99999", "the host is missing, or the port is not 1 to 65535; write"),
+        ("https://", "the host is missing, or the port is not 1 to 65535; write"),
+    ],
+)
+def test_a_wrong_address_says_what_is_wrong_with_it(url: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_url("--ready", url, "/health")
+
+    assert str(caught.value) == f"--ready: {said} for example http://127.0.0.1:8000/health."
