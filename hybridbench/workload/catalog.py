@@ -30,9 +30,9 @@ def load_profile(name_or_path: str | Path) -> Profile:
     if isinstance(name_or_path, Path) or looks_like_path:
         path = Path(text)
         if not path.exists():
+            hint = nearest(path.stem, list_profiles())
             raise ConfigError(
-                f"{text}: there is no such file; shipped are {', '.join(list_profiles())}.",
-                code=ErrorCode.NOT_FOUND,
+                full_stop(f"{text}: there is no such file; {hint}"), code=ErrorCode.NOT_FOUND
             )
         return Profile.from_yaml(path)
     shipped = list_profiles()

@@ -80,8 +80,16 @@ def test_an_unknown_name_gets_the_nearest_or_the_shipped_ones(name: str, hint: s
 
 
 def test_a_missing_path_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"^./none.yaml: there is no such file; shipped are "):
-        load_profile("./none.yaml")
+    with pytest.raises(ConfigError, match=r"^./xyz.yaml: there is no such file; choose one of "):
+        load_profile("./xyz.yaml")
+
+
+def test_a_missing_path_with_the_name_of_a_shipped_profile_suggests_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_profile("elsewhere/chat-churn.yaml")
+
+    said = "elsewhere/chat-churn.yaml: there is no such file; did you mean chat-churn?"
+    assert str(caught.value) == said
 
 
 def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
