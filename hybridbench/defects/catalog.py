@@ -18,6 +18,7 @@ from hybridbench.defects.controls.slot_fill_log import DEFECT as SLOT_FILL_LOG
 from hybridbench.defects.controls.state_row_copy import DEFECT as STATE_ROW_COPY
 from hybridbench.defects.controls.sticky_burst import DEFECT as STICKY_BURST
 from hybridbench.defects.defect import Defect
+from hybridbench.defects.described import nearest_defect
 from hybridbench.defects.metal488_stale_resumed_state import DEFECT as STALE_RESUMED_STATE
 from hybridbench.defects.mlxlm1701_state_row_view import DEFECT as STATE_ROW_VIEW
 from hybridbench.defects.mutants import PREFIX as MUTANT
@@ -84,7 +85,6 @@ from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED
 from hybridbench.defects.vllm56524_states_not_cleared import DEFECT as STATES_NOT_CLEARED
 from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.foundation.units import parse_byte_rate
-from hybridbench.workload.validation import full_stop, nearest
 
 DEFECTS: tuple[Defect, ...] = (
     LRU_REFERENCE_CYCLE,
@@ -175,9 +175,9 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     for defect in known:
         if defect.slug == slug:
             return _at_rate(defect, rate, asked_by) if at else defect
-    hint = nearest(slug, [defect.slug for defect in known], listed_by="list defects")
+    hint = nearest_defect(name, {defect.slug: defect.source for defect in known})
     raise UsageError(
-        f"{name}: no such defect; {full_stop(hint)} A .py file with DEFECT works too.",
+        f"{name}: no such defect; {hint} A .py file with DEFECT works too.",
         option=asked_by,
     )
 

@@ -75,9 +75,27 @@ def described(name: str) -> Description:
     except ModuleNotFoundError:
         if name.endswith(".py") or "@" in name:
             raise
-        hint = nearest(name, [defect.slug for defect in known], listed_by="list defects")
-        raise UsageError(f"{name}: no such defect; {full_stop(hint)}", option="explain") from None
+        hint = nearest_defect(name, {defect.slug: defect.source for defect in known})
+        raise UsageError(f"{name}: no such defect; {hint}", option="explain") from None
     return _described(find_defect(name, "explain"))
+
+
+def nearest_defect(name: str, sources: Mapping[str, str]) -> str:
+    """Return a sentence that suggests defects for an unknown ``name``.
+
+    Args:
+        name: a misspelt slug, or the number of an upstream issue: sglang#25770, #25770, 25770.
+        sources: where the defect of each slug was reported.
+    """
+    where, _, number = name.rpartition("#")
+    reported = [
+        slug
+        for slug, source in sources.items()
+        if source == name or (not where and source.endswith(f"#{number}"))
+    ]
+    if reported:
+        return f"did you mean {' or '.join(reported)}?"
+    return full_stop(nearest(name.partition("@")[0], list(sources), listed_by="list defects"))
 
 
 def _described(defect: Defect) -> Description:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from hybridbench.cli.app import app
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.defects.defect import Defect, FoundBy
+from hybridbench.defects.described import described
 from hybridbench.foundation.errors import UsageError
 
 BY_SOAK = [d for d in (*DEFECTS, *CONTROLS) if d.signature.found_by is FoundBy.SOAK]
@@ -68,3 +69,16 @@ def test_a_wrong_slug_is_met_with_the_nearest() -> None:
 def test_a_part_of_a_slug_is_met_with_those_that_have_it() -> None:
     with pytest.raises(UsageError, match="did you mean hicache-view-retention or hicache-unp"):
         CliRunner().invoke(app, ["explain", "hicache"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["sglang#25770", "#25770", "25770"])
+def test_the_number_of_an_issue_is_met_with_its_defect(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        described(name)
+
+    assert "no such defect; did you mean lru-reference-cycle or " in str(caught.value)
+
+
+def test_the_number_of_another_project_is_no_defect() -> None:
+    with pytest.raises(UsageError, match="no such defect; `hybridbench list defects` lists them"):
+        described("vllm#25770")
