@@ -12,6 +12,9 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import RUN_SCHEMA, Int64, Manifest, Wall, manifest_from_json
 from hybridbench.rundir.layout import MANIFEST
 
+# The default of --store.
+_STORE = Path("results")
+
 
 class _Named(msgspec.Struct):
     name: str
@@ -40,8 +43,8 @@ def read_manifest(path: Path) -> Manifest:
         raise RunDirectoryError(
             f"{path} is a file: name the directory that holds it", code=ErrorCode.NOT_FOUND
         )
-    what = f"is not a run directory: it has no {MANIFEST}" if path.exists() else "does not exist"
-    stored = read_document(file, RUN_SCHEMA, missing=f"{path} {what}")
+    missing = "" if file.exists() else f"{path} {_missing(path)}"
+    stored = read_document(file, RUN_SCHEMA, missing=missing)
     try:
         msgspec.convert(stored, _Required)
         return manifest_from_json(stored)
@@ -49,3 +52,15 @@ def read_manifest(path: Path) -> Manifest:
         raise RunDirectoryError(
             f"{file} is damaged, or from before version 0.1.0: {error}", code=ErrorCode.DAMAGED
         ) from error
+
+
+def _missing(path: Path) -> str:
+    """Return what follows ``path`` to say why there is no manifest, and what may be meant."""
+    if path.is_dir():
+        what = f"is not a run directory: it has no {MANIFEST}"
+        if next(path.glob(f"*/{MANIFEST}"), None) is None:
+            return what
+        return f"{what}; name one of the runs in it, which `hybridbench list runs` lists"
+    elsewhere = _STORE / path
+    hint = f"; did you mean {elsewhere}?" if elsewhere.is_dir() else ""
+    return f"does not exist{hint}"

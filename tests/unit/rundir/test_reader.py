@@ -256,6 +256,26 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+def test_a_folder_of_runs_is_told_how_to_list_them(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+
+    with pytest.raises(RunDirectoryError, match=r"name one of the runs in it, which `hybridbench"):
+        read_run(tmp_path)
+
+
+def test_the_bare_name_of_a_run_suggests_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "results" / "20260102-smoke")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(RunDirectoryError) as caught:
+        read_run(Path("20260102-smoke"))
+
+    said = "20260102-smoke does not exist; did you mean results/20260102-smoke?"
+    assert str(caught.value) == said
+
+
 def test_a_night_of_samples_stays_in_megabytes(tmp_path: Path) -> None:
     one_in = 60
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as run:
