@@ -95,8 +95,10 @@ def chosen_duration_s(given: str | None, default_s: float) -> float:
     """
     duration_s = default_s if given is None else parse_seconds("--duration", given)
     if duration_s < SHORTEST_S:
+        bare = given is not None and given.strip().replace(".", "", 1).isdigit()
+        unit = f"a number without a unit is in seconds, and {given} s is " if bare else ""
         raise UsageError(
-            f"{given}: too short to be judged; use at least {format_duration(SHORTEST_S)}.",
+            f"{given}: {unit}too short to be judged; use at least {format_duration(SHORTEST_S)}.",
             option="--duration",
         )
     return duration_s
