@@ -154,6 +154,12 @@ def _live_plan(
             "few requests to compare; use a longer one.",
             option="--block",
         )
+    if max_time_s < block_s * len(versions):
+        raise UsageError(
+            f"{options.max_time}: too short for one block of each version; use at least "
+            f"{format_duration(block_s * len(versions))}, or a shorter --block.",
+            option="--max-time",
+        )
     slice_s = parse_seconds("--slice", options.slice_)
     overrides = parse_overrides(options.set_, options.gc, options.ballast)
     defects = chosen_defects(defect_words(versions))

@@ -1,4 +1,4 @@
-"""How `compare` refuses servers that cannot be compared as requested."""
+"""How `compare` refuses versions that cannot be compared as requested, mostly servers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from hybridbench.targets.prepared import save
         (("vllm", "vllm==1.0"), {}, "the release is missing"),
         (("vllm==1.0", "llamacpp==1"), {"model": "qwen3-next"}, "llamacpp has no such checkpoint"),
         (("vllm==1.0", "vllm==1.0"), {"max_time": "39s"}, "39s: too short for 2 servers"),
+        ((".", "."), {"max_time": "5"}, "5: too short for one block of each version; use at leas"),
         (("vllm==1.0", "vllm==1.0"), {"rounds": 3}, "--rounds applies only to engines that run"),
         (("vllm==1.0", "vllm==1.0"), {"block": "5s"}, "--block applies only to engines"),
         (("vllm==1.0", "vllm==1.0"), {"slice_": "0"}, "--slice applies only to engines"),
