@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
@@ -14,7 +15,12 @@ from msgspec.structs import replace
 
 from hybridbench.analysis.comparison.compare import look
 from hybridbench.analysis.comparison.metrics import is_open_loop
-from hybridbench.analysis.comparison.mismatches import mismatches, refusal
+from hybridbench.analysis.comparison.mismatches import (
+    comparable_facts,
+    mismatches,
+    refusal,
+    uncovered,
+)
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.analysis.comparison.words import look_text
 from hybridbench.compare.alike import cpu_for_workers, scattered_pages_held
@@ -115,8 +121,18 @@ def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Se
     """Check that the first of ``versions`` (name, kind, manifest) is comparable with all others.
 
     Raises:
-        UsageError: they are not; names the keys that differ and their values.
+        UsageError: they are not; names the keys that differ and their values.  Or no version has
+            a key in ``allowed``.
     """
+    known = {key: None for *_, manifest in versions for key in comparable_facts(manifest)}
+    for misspelt in uncovered(allowed, known):
+        near = difflib.get_close_matches(misspelt, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "without it, those that differ are named."
+        raise UsageError(
+            f"{misspelt}: the versions have no such key; {hint}",
+            code=ErrorCode.UNKNOWN_NAME,
+            option="--allow-mismatch",
+        )
     base_name, base_kind, base = versions[0]
     for name, kind, manifest in versions[1:]:
         found = mismatches(base, manifest, (base_kind, kind), allowed)

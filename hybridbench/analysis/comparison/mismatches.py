@@ -82,6 +82,11 @@ def mismatches(
     ]
 
 
+def uncovered(allowed: Set[str], known: Collection[str]) -> list[str]:
+    """Return the keys in ``allowed`` that cover none of the ``known`` keys: they are misspelt."""
+    return sorted(one for one in allowed if not any(_is_allowed(key, {one}) for key in known))
+
+
 def refusal(found: Iterable[Mismatch]) -> str:
     """Format the differing keys and values for one sentence: ``gc.mode (on and off), ...``."""
     return ", ".join(f"{m.key} ({m.base} and {m.other})" for m in found)

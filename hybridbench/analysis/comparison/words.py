@@ -262,4 +262,5 @@ def _common_notes(comparison: Comparison) -> Iterator[str]:
             "them, for which about 7% either way is allowed"
         )
     if comparison.allowed_mismatches:
-        yield f"compared although these differ: {', '.join(sorted(comparison.allowed_mismatches))}"
+        keys = ", ".join(sorted(comparison.allowed_mismatches))
+        yield f"these were allowed to differ (--allow-mismatch): {keys}"

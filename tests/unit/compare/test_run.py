@@ -297,6 +297,14 @@ def test_a_difference_that_is_allowed_is_no_reason_to_refuse(
     assert facts(outcome)["allowed_mismatches"] == ["gc"]
 
 
+def test_a_misspelt_key_that_may_differ_is_refused(script: Script, plan: ComparePlan) -> None:
+    said = r"--allow-mismatch machine.kernle: .* did you mean machine.kernel\?"
+    with pytest.raises(UsageError, match=said):
+        script.run(replace(plan, allowed=frozenset({"machine.kernle"})))
+
+    assert script.asked == []
+
+
 def test_versions_take_turns_within_a_block_and_the_first_to_finish_waits(
     script: Script, plan: ComparePlan
 ) -> None:

@@ -6,7 +6,12 @@ import copy
 
 import pytest
 
-from hybridbench.analysis.comparison.mismatches import machine_class, mismatches, refusal
+from hybridbench.analysis.comparison.mismatches import (
+    machine_class,
+    mismatches,
+    refusal,
+    uncovered,
+)
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest, manifest_from_json
 
@@ -119,6 +124,13 @@ def test_an_allowed_key_stands_for_all_below_it() -> None:
     assert _keys(path, 16, allowed=frozenset({"profile"})) == []
     assert _keys(path, 16, allowed=frozenset({"profile.arrival"})) == []
     assert _keys(path, 16, allowed=frozenset({"prof"})) == ["profile.arrival.concurrency"]
+
+
+def test_an_allowed_key_without_a_fact_is_misspelt() -> None:
+    known = ["gc.mode", "profile.arrival.concurrency"]
+
+    assert uncovered(frozenset({"gc", "profile.arrival", "gc.mode"}), known) == []
+    assert uncovered(frozenset({"gc", "prof", "gc.mod"}), known) == ["gc.mod", "prof"]
 
 
 def test_a_switch_that_an_older_version_did_not_know_and_that_is_off_is_no_difference() -> None:
