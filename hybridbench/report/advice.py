@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from hybridbench.foundation.units import format_duration
@@ -11,7 +12,7 @@ from hybridbench.records.finding import NextCommand, NextStep
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
-from hybridbench.report.wording import command_text, without_options
+from hybridbench.report.wording import command_text, only_options, without_options
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CLEAN: "No findings; the growth of every gated metric is within its limit or "
@@ -52,8 +53,12 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 }
 
 
-def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
-    """Return the last line of the answer."""
+def next_step(verdict: Verdict, manifest: Manifest, *, interrupted: bool = False) -> Fact:
+    """Return the last line of the answer; ``interrupted`` means that a signal ended the run."""
+    resumable = interrupted and manifest.engine_hash and manifest.command and not manifest.version
+    if resumable and verdict.kind is VerdictKind.INCONCLUSIVE:
+        command = command_text(["hybridbench", "soak", "--resume", _stored_at(manifest)])
+        return Fact(NEXT, "Resume the run: it serves the rest of its traffic.", command)
     first = top_finding(verdict)
     by_length = first is None or first.basis.decided_by_length
     step = NextStep("", NextCommand.AGAIN) if first is None else first.basis.next_step(first)
@@ -70,7 +75,14 @@ def _command(command: NextCommand, manifest: Manifest) -> str:
     if command is NextCommand.AGAIN:
         return again_command(manifest)
     judges = command is NextCommand.REPORT and manifest.run_id
-    return command_text(["hybridbench", "report", manifest.run_id]) if judges else ""
+    return command_text(["hybridbench", "report", _stored_at(manifest)]) if judges else ""
+
+
+def _stored_at(manifest: Manifest) -> str:
+    """Return the run's directory, as seen from where its command was typed."""
+    ours, _ = _parts(manifest.command)
+    store = [word.removeprefix("--store=") for word in only_options(ours, "--store")]
+    return str(Path(store[-1] if store else "results") / manifest.run_id)
 
 
 def top_finding(verdict: Verdict) -> Finding | None:

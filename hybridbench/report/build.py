@@ -145,7 +145,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
         headline=_headline(verdict),
-        answer=(*_answer(verdict), next_step(verdict, manifest)),
+        answer=(*_answer(verdict), next_step(verdict, manifest, interrupted=_is_cut(record))),
         gates=gates_of(verdict, code),
         suite=_suite(record),
         measures=tuple(_measures(verdict)),
@@ -252,6 +252,12 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
     missing = _not_covered(verdict) if verdict.invalid else []
     first = verdict.kind is VerdictKind.INVALID
     return (*missing, *facts) if first else (*facts, *missing)
+
+
+def _is_cut(record: RunRecord) -> bool:
+    """Whether a signal ended a run that `soak --resume` can continue."""
+    ours = record.manifest.target.kind != OBSERVED
+    return ours and last_segment(record).last_event(Interrupted) is not None
 
 
 def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:

@@ -222,7 +222,7 @@ def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
-        ("analysis-failed", "hybridbench report 20261126-a-run"),
+        ("analysis-failed", "hybridbench report results/20261126-a-run"),
         ("bench-failed", "hybridbench soak --duration 3m"),
         ("unreadable", ""),
     ],
@@ -235,3 +235,28 @@ def test_a_command_goes_with_the_advice_that_it_is_for(kind: str, code: str) -> 
 
     assert step.code == code
     assert "--" not in str(step.text)
+
+
+@pytest.mark.parametrize(
+    ("store", "path"),
+    [
+        ((), "results/20261126-a-run"),
+        (("--store", "mine"), "mine/20261126-a-run"),
+        (("--store=mine",), "mine/20261126-a-run"),
+    ],
+)
+def test_an_interrupted_run_that_is_undecided_is_resumed(store: tuple[str, ...], path: str) -> None:
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "INCONCLUSIVE", (), (), None, "")
+    manifest = Manifest(command=(*COMMAND, *store), run_id="20261126-a-run", engine_hash="1")
+
+    fact = next_step(verdict, manifest, interrupted=True)
+    assert fact.code == f"hybridbench soak --resume {path}"
+    assert str(fact.text).startswith("Resume the run:")
+    assert "--resume" not in next_step(verdict, manifest).code
+
+
+def test_a_run_cut_before_its_engine_was_built_is_repeated() -> None:
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "INCONCLUSIVE", (), (), None, "")
+    manifest = Manifest(command=COMMAND, run_id="20261126-a-run")
+
+    assert "--resume" not in next_step(verdict, manifest, interrupted=True).code

@@ -125,6 +125,25 @@ def test_an_interrupted_run_ends_with_the_code_of_its_signal_whatever_the_verdic
     assert codes == [130, 143]
 
 
+def test_only_an_interrupted_run_of_the_engine_is_to_be_resumed() -> None:
+    def command(record: RunRecord) -> str:
+        undecided = replace(
+            synthetic.clean_verdict(record), kind=VerdictKind.INCONCLUSIVE, headline="undecided"
+        )
+        return build_document(record, undecided).answer[-1].code
+
+    record = synthetic.record_of(300.0)
+    events = (*record.events, Interrupted(signal="SIGINT", t_s=200.0))
+    manifest = replace_fields(record.manifest, command=("hybridbench", "soak"))
+    watched = replace_fields(manifest, target=replace_fields(manifest.target, kind="observed"))
+
+    assert command(replace(record, events=events, manifest=manifest)).startswith(
+        f"hybridbench soak --resume results/{manifest.run_id}"
+    )
+    assert "--resume" not in command(replace(record, manifest=manifest))
+    assert "--resume" not in command(replace(record, events=events, manifest=watched))
+
+
 def test_a_run_without_an_end_says_so_unless_its_report_is_of_a_run_in_progress() -> None:
     record = synthetic.record_of(300.0)
     verdict = synthetic.leak_verdict(record)
