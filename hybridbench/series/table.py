@@ -188,17 +188,20 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     again = {line.text for line, _ in rows[:first]}
     body: list[Row] = []
     others: list[Line] = []
+    prose = is_prose([line for line, _ in rows])
     for line, row in rows[first:]:
         if _without_time(row) == _without_time(words) or line.text in again or line.text[0] == "#":
             continue
         if _names(row) and len(row) > 1:
             others.append(line)
             if looks_like_time(row[0]):
-                raise source.wrong(_OTHER_REPORT, line.number)
+                raise source.wrong(f"{NO_SHAPE}." if prose else _OTHER_REPORT, line.number)
         # sysstat's "Average:" row, in any language.
         elif not (looks_like_time(words[0]) and row[0].endswith((":", "\uff1a"))):
             body.append((line, fitted(line.text, row, names)))
-    source.leave_out(others, [line for line, _ in rows], "without numbers", _OTHER_REPORT)
+    # The headings of other reports are few: more lines of words than of numbers are another format.
+    refusal = f"{NO_SHAPE}." if prose or len(others) > len(body) else _OTHER_REPORT
+    source.leave_out(others, [line for line, _ in rows], "without numbers", refusal)
     sizes = [name for name in names if name in ("RSS", "VSZ", "VIRT", "RES")]
     if sizes:
         source.notes.append(

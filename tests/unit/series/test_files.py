@@ -87,6 +87,13 @@ def test_two_reports_of_pidstat_in_one_file_are_refused(tmp_path: Path) -> None:
         read(tmp_path, text)
 
 
+def test_words_with_a_number_here_and_there_are_not_several_reports(tmp_path: Path) -> None:
+    text = "name: x\nseed: 1\nnote of a kind\nsteps: 20\nanother note\nthe third of them\n" * 4
+
+    with pytest.raises(ConfigError, match="is not a table, not JSON and not a list of names"):
+        read(tmp_path, text)
+
+
 def test_the_lines_of_mprof_are_memory_and_time(tmp_path: Path) -> None:
     file = read(tmp_path, "CMDLINE python x.py\nMEM 10.5 1700000000.1\nMEM 11.5 1700000001.1\n")
 
