@@ -60,7 +60,7 @@ def _missing(path: Path) -> str:
         what = f"is not a run directory: it has no {MANIFEST}"
         if next(path.glob(f"*/{MANIFEST}"), None) is None:
             return what
-        return f"{what}; name one of the runs in it, which `hybridbench list runs` lists"
+        return f"{what}; name a run in it: `hybridbench list runs --store {path}` lists them"
     elsewhere = _STORE / path
     hint = f"; did you mean {elsewhere}?" if elsewhere.is_dir() else ""
     return f"does not exist{hint}"

@@ -259,7 +259,9 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 def test_a_folder_of_runs_is_told_how_to_list_them(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
 
-    with pytest.raises(RunDirectoryError, match=r"name one of the runs in it, which `hybridbench"):
+    with pytest.raises(
+        RunDirectoryError, match=r"name a run in it: `hybridbench list runs --store /"
+    ):
         read_run(tmp_path)
 
 
