@@ -11,7 +11,7 @@ from hybridbench.cli.app import app
 from hybridbench.cli.options import given_thresholds
 from hybridbench.foundation.errors import ErrorCode, UsageError
 
-REFERENCE = Path(__file__).parents[3] / "results" / "reference-2h"
+REFERENCE = Path(__file__).parents[3] / "results" / "reference-12h"
 
 
 def test_a_wrong_threshold_is_refused_with_the_nearest_name() -> None:

@@ -31,7 +31,6 @@ STORED = ROOT / "tests" / "fixtures" / "stored"
 (CELL,) = (STORED / "nightly" / "cells" / "qwen3-next+session-churn").glob("*/*/")
 RUNS = {
     "a leak": RECORDING,
-    "two hours": ROOT / "results" / "reference-2h",
     "a short soak": STORED / "soak",
     "a version of a comparison": STORED / "comparison" / "b",
     "a cell": CELL,
