@@ -28,12 +28,12 @@ for daemon in (False, True):
         os.setsid()
         if daemon and os.fork():
             os._exit(0)
-        print("up", os.getpid(), flush=True)
+        os.write(1, f"up {os.getpid()}\\n".encode())
         signal.pause()
 if sys.argv[1:]:
     os.wait()
     os.kill(os.getpid(), signal.SIGKILL)
-print("up", os.getpid(), flush=True)
+os.write(1, f"up {os.getpid()}\\n".encode())
 signal.pause()
 """
 
@@ -50,7 +50,7 @@ DAEMON = """
 import os, signal, sys
 if os.fork() == 0:
     os.setsid()
-    print("up", os.getpid(), flush=True)
+    os.write(1, f"up {os.getpid()}\\n".encode())
     signal.pause()
 os._exit(int(sys.argv[1]))
 """
