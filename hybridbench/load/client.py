@@ -79,6 +79,8 @@ _ASKS_TO_WAIT: Final = frozenset({429, 503})
 _CULPRIT_S: Final = 60.0
 _PLAIN: Final = Submit("plain", list(range(1, 9)), Sampling(max_new_tokens=1))
 _LOOK_EVERY_S: Final = 0.1
+# A request is drawn and written this long before it is due.
+_AHEAD_S: Final = 0.001
 # The event loop may call a function early by this much.
 _TICK_S: Final = 0.001
 _ANSWER_BYTES: Final = 1 << 24
@@ -247,8 +249,8 @@ class LoadClient:
 
     # Sending.
 
-    def _pump(self) -> None:
-        """Do what is due, up to the next request, and schedule the next call.
+    def _pump(self, due_s: float = 0.0) -> None:
+        """Do what is due now or by ``due_s``, up to the next request; schedule the next call.
 
         A paused workload sends no requests, but its cut-offs and session closes are still carried
         out.
@@ -258,7 +260,7 @@ class LoadClient:
             self._wake = None
         if self._closed:
             return
-        now_s = _now_s()
+        now_s = max(_now_s(), due_s)
         for _ in range(_ACTIONS_PER_PUMP_MAX):
             action = self._workload.next_action(now_s)
             if isinstance(action, WaitUntil):
@@ -272,7 +274,7 @@ class LoadClient:
         self._wake_at(now_s)
 
     def _wake_at(self, due_s: float) -> None:
-        self._wake = asyncio.get_running_loop().call_at(due_s, self._pump)
+        self._wake = asyncio.get_running_loop().call_at(due_s - _AHEAD_S, self._pump, due_s)
 
     def _carry_out(self, action: Action, now_s: float) -> None:
         if isinstance(action, Submit):
@@ -290,8 +292,6 @@ class LoadClient:
 
     def _send(self, request: Submit, now_s: float) -> None:
         due_s = min(self._workload.due_s, now_s)
-        if due_s < now_s:
-            self._latencies[LATE].add(now_s - due_s)
         flight = Flight(request, self._interface.request(request), due_s)
         flight.session_call = self._session_calls.under_way(request.session_id)
         flight.task = self._take_off(flight)
@@ -359,6 +359,8 @@ class LoadClient:
     async def _fly(self, flight: Flight) -> None:
         end, detail = End.FAILED, "client"
         try:
+            if not flight.again:
+                await self._until_due(flight.due_s)
             if flight.session_call is not None:
                 await asyncio.wait([flight.session_call])
             end, detail = await self._exchange(flight)
@@ -366,6 +368,15 @@ class LoadClient:
             end, detail = End.CUT, ""
         finally:
             self._land(flight, end, detail)
+
+    async def _until_due(self, due_s: float) -> None:
+        """Wait until ``due_s``, and record how late it is then."""
+        early_s = due_s - _now_s()
+        if early_s > 0:
+            await asyncio.sleep(early_s)
+        late_s = _now_s() - due_s
+        if late_s > 0:
+            self._latencies[LATE].add(late_s)
 
     async def _exchange(self, flight: Flight) -> tuple[End, str]:
         """Send a request and read its whole answer; return how it ended, and one word on why."""

@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load import __main__ as load_process
+from hybridbench.load import client as load_client
 from hybridbench.load.__main__ import PromptSelector
 from hybridbench.load.client import LoadClient
 from hybridbench.load.flight import asked_wait_s
@@ -228,6 +229,16 @@ def test_latencies_are_at_least_those_of_the_server() -> None:
     assert served.quantile_ms(ITL, 0.5) > 19
     assert served.quantile_ms(E2E, 0.01) > 68
     assert sum(served.report.latencies[TTFT].values()) == served.counts["finishes"]
+
+
+def test_a_request_that_is_drawn_early_does_not_leave_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load_client, "_AHEAD_S", 0.04)
+    arrival = {"arrival": "{process: poisson, rate: 100/s, max_in_flight: 64}"}
+    served = serve("--first-s", "0.05", settings={**NO_ABORTS, **arrival})
+
+    assert served.quantile_ms(TTFT, 0.01) > 49
 
 
 def test_the_client_waits_for_fractions_of_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
