@@ -92,7 +92,8 @@ class WatchPlan(RunPlan):
         prepared: the engine run by ``target``, if this tool installed it.
         probed: whether probes are used; a ``pid`` has one only if it was started with one.
         ready_limit_s: how long the target may take until it serves.  If only its interface is seen,
-            it must accept a connection within a minute.
+            it must accept a connection within a minute, and without a ``target`` to start it must
+            have the pages that are requested.
         restarts: how often ``target`` is restarted after it has ended under ``traffic``.
     """
 
@@ -409,12 +410,17 @@ class WatchSteps(SoakSteps):
             return
         readiness.start()
         loop, plan, began_s = self.loop, self.plan, self.loop.now_s
-        dead_s = math.inf if plan.sees_processes else began_s + _CONNECT_S
+        patience_ends_s = began_s + _CONNECT_S
+
+        def is_hopeless() -> bool:
+            dead = readiness.reached is False and not plan.sees_processes
+            # A server that is still starting may not have its pages yet.
+            return dead or (readiness.is_elsewhere and not plan.target)
 
         def is_decided() -> bool:
             loop.status.waits_for = readiness.failed
             ended = readiness.done or loop.interrupted or loop.over
-            return ended or (loop.now_s >= dead_s and readiness.reached is False)
+            return ended or (loop.now_s >= patience_ends_s and is_hopeless())
 
         try:
             loop.run_until(is_decided, began_s + plan.ready_limit_s)
@@ -430,6 +436,8 @@ class WatchSteps(SoakSteps):
             return
         after = format_duration(loop.now_s - began_s)
         said = f"it answered no request within {after}: {readiness.failed}"
+        if readiness.is_elsewhere:
+            said += "; is the address right?"
         raise WorkerLostError("hang" if plan.target else "unreachable", said)
 
     def observe(self) -> None:

@@ -35,6 +35,10 @@ class NotReachedError(NotReadyError):
     """There was no connection to the server."""
 
 
+class NoSuchPageError(NotReadyError):
+    """The server answers, but has nothing at the address."""
+
+
 class OtherServerError(Exception):
     """The server lacks the interface that was tried."""
 
@@ -45,6 +49,7 @@ class Asked:
     Attributes:
         failed: why there was no good answer; empty if there was one.
         reached: whether a server has accepted a connection; None while the first one is tried.
+        is_elsewhere: whether the last answer was that there is nothing at the address.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -53,6 +58,7 @@ class Asked:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failed = "it was not asked yet"
         self.reached: bool | None = None
+        self.is_elsewhere = False
         self.done = False
 
     def start(self) -> None:
@@ -74,6 +80,7 @@ class Asked:
             self.failed, self.reached = str(error), bool(self.reached)
         except NotReadyError as error:
             self.failed, self.reached = str(error), True
+            self.is_elsewhere = isinstance(error, NoSuchPageError)
         else:
             self.failed, self.reached = "", True
 
@@ -108,7 +115,7 @@ def completion_or_page(page: str, key: str = "", *, base: str = "", model: str =
         try:
             answers(page)
         except NotReadyError as error:
-            raise NotReadyError(f"{other}; {error}") from error
+            raise type(error)(f"{other}; {error}") from error
 
 
 def answers(url: str) -> None:
@@ -116,11 +123,12 @@ def answers(url: str) -> None:
 
     Raises:
         NotReadyError: the answer does not have a 2xx status.
+        NoSuchPageError: the server has no such page.
     """
     try:
         _fetch(url)
     except OtherServerError as error:
-        raise NotReadyError(str(error)) from error
+        raise NoSuchPageError(str(error)) from error
 
 
 def post(url: str) -> None:

@@ -211,9 +211,12 @@ class Load:
 class Ready:
     """Reports that the target serves after ``after`` polls."""
 
-    def __init__(self, after: int, *, reached: bool | None = True) -> None:
+    def __init__(
+        self, after: int, *, reached: bool | None = True, is_elsewhere: bool = False
+    ) -> None:
         self.after = after
         self.reached = reached
+        self.is_elsewhere = is_elsewhere
         self.failed = "Connection refused" if reached is False else "HTTP status 503"
         self.closed = False
 
@@ -508,6 +511,20 @@ def test_a_port_where_nothing_listens_is_given_up_after_a_minute(
         run.steps.run()
 
     assert lost.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("seen", "after"),
+    # A command that was started may not have its pages yet.
+    [({}, "1m"), ({"pid": 1}, "1m"), ({"target": ("serve",)}, "15m")],
+)
+def test_a_running_server_without_the_pages_is_given_up_after_a_minute(
+    seen: dict[str, Any], after: str
+) -> None:
+    run = watched(ready=Ready(after=10**9, is_elsewhere=True), **seen)
+
+    with pytest.raises(WorkerLostError, match=rf"within {after}: .*; is the address right\?"):
+        run.steps.run()
 
 
 def test_a_port_whose_first_answer_takes_a_minute_is_waited_for() -> None:

@@ -235,6 +235,18 @@ def test_a_key_that_cannot_be_sent_is_in_no_message() -> None:
     assert "canary" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("pages", "is_elsewhere"), [({}, True), ({"/metrics": (503, {})}, False)])
+def test_a_server_without_the_pages_is_told_from_one_that_is_not_ready(
+    pages: Mapping[str, tuple[int, object]], is_elsewhere: bool
+) -> None:
+    with serving(pages) as server:
+        asked = Asked(lambda: completion_or_page(f"{server.url}/metrics"))
+        asked.start()
+        asked._thread.join()
+
+    assert (asked.reached, asked.is_elsewhere) == (True, is_elsewhere)
+
+
 def test_a_server_that_accepts_and_does_not_answer_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
