@@ -85,7 +85,7 @@ class ConversationPool:
 
     def sessions_to_close(self, time_s: float) -> list[str]:
         """Remove and return the sessions that are due to be closed."""
-        return [session.session_id for session in self._held.due(time_s)]
+        return [session.session_id for session in self._held.due(time_s) if session.is_open]
 
     def next_close_s(self) -> float | None:
         """Return when the next session is to be closed, or None."""
@@ -150,9 +150,13 @@ class ConversationPool:
         return conversation
 
     def _continued(self, conversation: Conversation, output: int, long_input: bool) -> Turn | None:
-        """Return the next turn, or None if the context is full, which ends the conversation."""
+        """Return the next turn; None if the session is closed, or the context full: then the
+        conversation ends.
+        """
         history = conversation.history
         session = conversation.session
+        if session is not None and conversation.turn_ends and not session.is_open:
+            return None
         may_go_back = session is None and bool(conversation.turn_ends)
         if may_go_back and self._random.random() < self._settings.edit:
             # Anywhere after the system prompt: a point inside a turn splits a node.

@@ -46,13 +46,18 @@ _MAX_OVERLONG_BY: Final = 64  # maximum number of tokens by which an overlong pr
 
 @dataclass(slots=True, eq=False)
 class _Live:
-    """A request in flight.  ``turn`` is None for bad input, which belongs to no conversation."""
+    """A request in flight.
+
+    ``turn`` is None for bad input, which belongs to no conversation.  ``overlaps`` is the session
+    whose turn was under way when the request was sent.
+    """
 
     turn: Turn | None
     ending: Ending
     max_new_tokens: int
     first_token_s: float | None = None
     overlong: bool = False
+    overlaps: ClientSession | None = None
     # Further submissions with the same id that the engine has not answered yet.
     duplicates: int = 0
 
@@ -162,6 +167,9 @@ class Scenario:
         live = self._known(rid)
         if live is None:
             return
+        if live.overlaps is not None:
+            # It was not rejected, so the session holds more than the client knows.
+            self._end_session(live.overlaps)
         if live.first_token_s is not None:
             self._pace.learn(now_s - live.first_token_s, len(output_ids) - 1)
         if live.duplicates:
@@ -207,8 +215,7 @@ class Scenario:
         }
 
     def _submit(self) -> Submit:
-        self._counts["submitted"] += 1
-        rid = f"r{self._counts['submitted']}"
+        rid = self._next_rid()
         bad = self._profile.bad_input
         draw = self._bad.random()
         if draw < bad.overlong + bad.truncate:
@@ -249,16 +256,18 @@ class Scenario:
         return request
 
     def _submit_turn(self, rid: str, live: _Live, turn: Turn, sampling: Sampling) -> Submit:
-        """Send a session only the new tokens or, now and then, an overlong turn."""
-        session = self._session_of(live)
+        """Send a session only the new tokens or, now and then, an overlong turn or two at once."""
+        session, settings = self._session_of(live), self._profile.sessions
         assert session is not None
         new = turn.prompt[turn.said :]
-        if self._profile.sessions.overlong and self._bad.random() < self._profile.sessions.overlong:
+        if settings.overlong and self._bad.random() < settings.overlong:
             self._counts["session_overlong"] += 1
             live.overlong, live.ending = True, Ending.NATURAL
             new = self._bad_tokens.take(self._profile.pools.max_context_len + 1)
         elif live.ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
+        elif settings.overlap and self._bad.random() < settings.overlap:
+            self._urgent.append(self._submit_overlapping(session))
         priority = self._priorities.draw()
         return Submit(
             rid,
@@ -268,6 +277,20 @@ class Scenario:
             priority=priority,
             extra_key=self._extra_key(turn),
         )
+
+    def _submit_overlapping(self, session: ClientSession) -> Submit:
+        """Return another turn for a session that is about to answer one."""
+        self._counts["session_overlaps"] += 1
+        rid = self._next_rid()
+        prompt = self._bad_tokens.take(draw_tokens(self._bad, self._profile.prompts.user_tokens))
+        max_new_tokens = draw_tokens(self._bad, self._profile.output.tokens)
+        self._live[rid] = _Live(None, Ending.NATURAL, max_new_tokens, overlaps=session)
+        sampling = self._sampling.draw(max_new_tokens)
+        return Submit(rid, prompt, sampling, session_id=session.session_id)
+
+    def _next_rid(self) -> str:
+        self._counts["submitted"] += 1
+        return f"r{self._counts['submitted']}"
 
     def _extra_key(self, turn: Turn) -> str:
         """Return the tenant of its conversation; empty if there is only one."""
@@ -417,4 +440,5 @@ _COUNTS: Final = (
     "sessions_opened",
     "sessions_closed",
     "session_overlong",
+    "session_overlaps",
 )

@@ -24,7 +24,8 @@ output: {tokens: [2, 8]}
 sampling: {stop: 0.2}
 aborts: {queued: 0.05, prefill: 0.05, decode: 0.08, disconnect: 0.05}
 sessions:
-  {share: 0.8, think: 50ms, hold: 80ms, close_busy: 0.3, abandon: 0.1, timeout: 2s, overlong: 0.05}
+  {share: 0.8, think: 50ms, hold: 80ms, close_busy: 0.3, abandon: 0.1, timeout: 2s, overlong: 0.05,
+    overlap: 0.05}
 """
 
 
@@ -142,8 +143,34 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
     for stage in ("queued", "prefill", "decode"):
         assert counters.as_dict()[f"session_abort_{stage}"] > 5, stage
     # Only requests meant to be refused are refused.
-    assert len(drive.rejected) == counts["session_overlong"]
-    assert all("more than the" in reason for _, reason in drive.rejected)
+    reasons = [reason for _, reason in drive.rejected]
+    assert sum("more than the" in reason for reason in reasons) == counts["session_overlong"]
+    busy = sum("has a turn under way" in reason for reason in reasons)
+    assert busy == counts["session_overlaps"] > 20
+    assert len(reasons) == busy + counts["session_overlong"]
+
+
+def test_a_session_that_took_two_turns_at_once_is_closed_and_not_continued() -> None:
+    """Over HTTP, the second may arrive after the first was answered."""
+    settings = "sessions: {share: 1.0, overlap: 1.0}\nconversations: {turns: 9, open: 1}\n"
+    one_client = base(settings).with_overrides({"arrival.concurrency": "1"})
+    scenario = Scenario(one_client, 64)
+
+    def sent(now_s: float) -> list[object]:
+        actions: list[object] = []
+        while not isinstance(action := scenario.next_action(now_s), WaitUntil):
+            actions.append(action)
+        return actions
+
+    first = sent(0.0)
+    turns = [action.rid for action in first if isinstance(action, Submit)]
+    for rid in turns:
+        scenario.on_finished(rid, [1, 2], "length", 1.0)
+
+    assert [type(action) for action in first] == [OpenSession, Submit, Submit]
+    then = sent(2.0)
+    assert [a.session_id for a in then if isinstance(a, CloseSession)] == ["s1"]
+    assert [a.session_id for a in then if isinstance(a, Submit | OpenSession)] == ["s2"] * 3
 
 
 def test_open_conversations_are_bounded_while_clients_think() -> None:
