@@ -48,8 +48,8 @@ _MAX_OVERLONG_BY: Final = 64  # maximum number of tokens by which an overlong pr
 class _Live:
     """A request in flight.
 
-    ``turn`` is None for bad input, which belongs to no conversation.  ``overlaps`` is the session
-    whose turn was under way when the request was sent.
+    ``turn`` is None for bad input, which belongs to no conversation.  ``overlaps`` is the turn that
+    was under way in the request's session when it was sent.
     """
 
     turn: Turn | None
@@ -57,7 +57,8 @@ class _Live:
     max_new_tokens: int
     first_token_s: float | None = None
     overlong: bool = False
-    overlaps: ClientSession | None = None
+    overlaps: Turn | None = None
+    is_retry: bool = False
     # Further submissions with the same id that the engine has not answered yet.
     duplicates: int = 0
 
@@ -169,7 +170,7 @@ class Scenario:
             return
         if live.overlaps is not None:
             # It was not rejected, so the session holds more than the client knows.
-            self._end_session(live.overlaps)
+            self._end_session(self._its_session(live.overlaps))
         if live.first_token_s is not None:
             self._pace.learn(now_s - live.first_token_s, len(output_ids) - 1)
         if live.duplicates:
@@ -190,7 +191,9 @@ class Scenario:
             live.duplicates -= 1
             return
         session = self._session_of(live)
-        if session is None:
+        if live.overlaps is not None:
+            self._try_again(live.overlaps, live)
+        elif session is None:
             if live.turn is not None:
                 self._counts["valid_refused"] += 1
                 self.refusal = self.refusal or reason
@@ -267,7 +270,7 @@ class Scenario:
         elif live.ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         elif settings.overlap and self._bad.random() < settings.overlap:
-            self._urgent.append(self._submit_overlapping(session))
+            self._urgent.append(self._submit_overlapping(turn))
         priority = self._priorities.draw()
         return Submit(
             rid,
@@ -278,15 +281,29 @@ class Scenario:
             extra_key=self._extra_key(turn),
         )
 
-    def _submit_overlapping(self, session: ClientSession) -> Submit:
-        """Return another turn for a session that is about to answer one."""
+    def _submit_overlapping(self, turn: Turn, *, is_retry: bool = False) -> Submit:
+        """Return another turn for a session that is answering ``turn``, or is about to."""
         self._counts["session_overlaps"] += 1
         rid = self._next_rid()
         prompt = self._bad_tokens.take(draw_tokens(self._bad, self._profile.prompts.user_tokens))
         max_new_tokens = draw_tokens(self._bad, self._profile.output.tokens)
-        self._live[rid] = _Live(None, Ending.NATURAL, max_new_tokens, overlaps=session)
+        self._live[rid] = _Live(
+            None, Ending.NATURAL, max_new_tokens, overlaps=turn, is_retry=is_retry
+        )
         sampling = self._sampling.draw(max_new_tokens)
-        return Submit(rid, prompt, sampling, session_id=session.session_id)
+        return Submit(rid, prompt, sampling, session_id=self._its_session(turn).session_id)
+
+    def _try_again(self, turn: Turn, rejected: _Live) -> None:
+        """Send a rejected turn once more if ``turn`` is still under way."""
+        if rejected.is_retry or self._clock.paused:
+            return
+        if any(live.turn is turn for live in self._live.values()):
+            self._urgent.append(self._submit_overlapping(turn, is_retry=True))
+
+    def _its_session(self, turn: Turn) -> ClientSession:
+        session = turn.conversation.session
+        assert session is not None
+        return session
 
     def _next_rid(self) -> str:
         self._counts["submitted"] += 1

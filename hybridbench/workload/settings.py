@@ -185,7 +185,8 @@ class Sessions:
     overlong: Share = 0.0
     """Share of turns that are too long and are rejected."""
     overlap: Share = 0.0
-    """Share of turns during which the client sends another one, which is rejected."""
+    """Share of turns during which the client sends another one and, when that is rejected, tries
+    once more."""
     at_rest: Literal["open", "closed"] = "open"
     """Whether sessions stay open at checkpoints or are closed first; locks in the tree are checked
     there only if sessions are closed."""

@@ -145,8 +145,9 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
     # Only requests meant to be refused are refused.
     reasons = [reason for _, reason in drive.rejected]
     assert sum("more than the" in reason for reason in reasons) == counts["session_overlong"]
-    busy = sum("has a turn under way" in reason for reason in reasons)
-    assert busy == counts["session_overlaps"] > 20
+    busy = sum("turn under way" in reason or "being closed" in reason for reason in reasons)
+    # The turn may end while its client tries once more; the session takes that turn.
+    assert counts["session_overlaps"] > busy - 10 > 50
     assert len(reasons) == busy + counts["session_overlong"]
 
 
@@ -163,14 +164,37 @@ def test_a_session_that_took_two_turns_at_once_is_closed_and_not_continued() -> 
         return actions
 
     first = sent(0.0)
+    assert [type(action) for action in first] == [OpenSession, Submit, Submit]
     turns = [action.rid for action in first if isinstance(action, Submit)]
     for rid in turns:
         scenario.on_finished(rid, [1, 2], "length", 1.0)
 
-    assert [type(action) for action in first] == [OpenSession, Submit, Submit]
     then = sent(2.0)
     assert [a.session_id for a in then if isinstance(a, CloseSession)] == ["s1"]
     assert [a.session_id for a in then if isinstance(a, Submit | OpenSession)] == ["s2"] * 3
+
+
+def test_a_rejected_second_turn_is_tried_once_more_while_the_first_is_under_way() -> None:
+    settings = "sessions: {share: 1.0, overlap: 1.0}\nconversations: {turns: 9, open: 1}\n"
+    scenario = Scenario(base(settings).with_overrides({"arrival.concurrency": "1"}), 64)
+
+    def sent() -> list[str]:
+        rids = []
+        while not isinstance(action := scenario.next_action(0.0), WaitUntil):
+            rids += [action.rid] if isinstance(action, Submit) else []
+        return rids
+
+    first, second = sent()
+    scenario.on_rejected(second, "busy")
+    (third,) = sent()
+    scenario.on_rejected(third, "busy")
+    assert sent() == []
+    scenario.on_finished(first, [1, 2], "length", 0.0)
+    first, second = sent()
+    scenario.on_finished(first, [1, 2], "length", 0.0)
+    scenario.on_rejected(second, "busy")
+    assert len(sent()) == 2  # the next turn, and another one beside it
+    assert scenario.counts()["session_overlaps"] == 4
 
 
 def test_open_conversations_are_bounded_while_clients_think() -> None:
