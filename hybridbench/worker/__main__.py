@@ -17,6 +17,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from hybridbench.foundation.errors import ConfigError, ExitCode, HybridbenchError, UsageError
 from hybridbench.records.messages import Fatal, Scalar, Start
@@ -61,13 +62,13 @@ def _serve(wire: WorkerWire, started_s: float) -> int:
         wire.send(Fatal(message=str(error), trace="", usage=usage))
         return int(error.exit_code)
     except Exception as error:
-        return _fatal(wire, f"the engine could not be built: {error!r}")
+        return _fatal(wire, f"the engine could not be built: {error_and_place(error)}")
     try:
         loop.run()
     except WireClosedError:
         raise
     except Exception as error:
-        return _fatal(wire, f"the engine loop failed: {error!r}")
+        return _fatal(wire, f"the engine loop failed: {error_and_place(error)}")
     return 0
 
 
@@ -76,6 +77,12 @@ def _start_message(wire: WorkerWire) -> Start:
     if not isinstance(start, Start) or rest:
         raise UsageError("the first message must be Start, alone")
     return start
+
+
+def error_and_place(error: Exception) -> str:
+    """Return ``error`` and where it was raised; a failed assert often has no text of its own."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error!r} in {at.name} ({Path(at.filename).name}:{at.lineno})"
 
 
 def _fatal(wire: WorkerWire, message: str) -> int:

@@ -239,5 +239,6 @@ def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -
 
     assert outcome.crashed
     assert crash.reason == "exit"
-    assert "the engine loop failed: LookupError('the pool is gone')" in crash.detail
+    raised = "the engine loop failed: LookupError('the pool is gone') in schedule_with_a_fault ("
+    assert raised in crash.detail
     assert "schedule_with_a_fault" in (outcome.run_dir / WORKER_STDERR).read_text()
