@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import log
 
 from hybridbench.series.units import BYTE_FACTORS
 
 _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
 # nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
-# top on macOS appends + or - to a size that changed since the last sample.
+# A number and its unit, perhaps as one of a total (12 MB / 2 GB, 12/2048 MB, 12 MB of 2 GB) or with
+# its share: 12 MB (1%).  top on macOS appends + or - to a size that changed since the last sample.
 _WITH_UNIT = re.compile(
-    r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*(?:([A-Za-z%]+)[+-]?)?(?:\s*/.*)?"
+    r"(?:[~\u2248] ?)?([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*(?:([A-Za-z%]+)[+-]?)?"
+    r"(?:\s*/\s*\d[\d.,]*\s*([A-Za-z]+)|\s*/.*|\s+of\s+\d.*|\s*\(\s*\d[\d.,]*\s*%\s*\))?"
 )
 _DIGITS = re.compile(r"[+-]?\d+(?:[.,](\d+))?")
 # French, Swiss and SI separators of thousands: spaces and apostrophes.
@@ -31,17 +34,20 @@ _PROCESS_BYTES = (2.0**23, 2.0**37)  # plausible process memory, to decide betwe
 _NEARER = 1000.0**0.5
 # top, smem -k and docker use one-letter units and count in powers of 2.
 _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
-_CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
+CELL_UNITS: Mapping[str, float] = {**BYTE_FACTORS, **_LETTERS}
+# Units that mean powers of 1000 or of 1024, depending on the program.
+_EITHER = {"kb": 1, "mb": 2, "gb": 3, "tb": 4}
+_JUMP_MAX = 2.0 * log(1.024)
 _MILLI_LEAST = 2.0**23  # 8 TiB in MiB; from here on, m is Kubernetes' thousandth of a byte
 
 
 def number_in(
-    text: str, heading_unit: str = "", kb: float = BYTE_FACTORS["kb"]
+    text: str, heading_unit: str = "", units: Mapping[str, float] = CELL_UNITS
 ) -> tuple[float, bool] | None:
     """Return the number in a cell, and whether it is in bytes; None if the cell is not a number.
 
     ``12.3MiB / 2GiB`` is 12.3 * 2^20.  A unit that the column heading also has (``heading_unit``,
-    in lower case) is ignored.  ``kb`` is the number of bytes in KB.
+    in lower case) is ignored.  ``units`` are the bytes in each unit, as ``units_of`` returns them.
     """
     try:
         return float(text), False
@@ -51,14 +57,36 @@ def number_in(
     if match is None:
         return None
     number = float(match.group(1).replace(",", "."))
-    unit = (match.group(2) or "").lower()
+    unit = (match.group(2) or match.group(3) or "").lower()
     if unit in ("", "%", heading_unit):
         return number, False
-    if unit not in _CELL_UNITS:
+    if unit not in units:
         return None
     if unit == "m" and number >= _MILLI_LEAST:
         return number / 1000.0, True
-    return number * (kb if unit == "kb" else _CELL_UNITS[unit]), True
+    return number * units[unit], True
+
+
+def units_of(cells: Sequence[str], kb: float) -> Mapping[str, float]:
+    """Return the bytes in each unit of the ``cells`` of a column, whose KB is ``kb`` bytes.
+
+    A program that writes 1023 MB and then 1 GB counts in powers of 1024, one that writes 999 MB
+    and then 1 GB in powers of 1000: the base is the one with which the level does not jump where
+    the unit changes.
+    """
+    matches = [match for cell in cells if (match := _WITH_UNIT.fullmatch(cell.strip()))]
+    read = [(float(m[1].replace(",", ".")), _EITHER.get((m[2] or "").lower())) for m in matches]
+    sizes = [(log(number), power) for number, power in read if power and number > 0]
+    turns = [(b - a, powers) for (a, p), (b, q) in pairwise(sizes) if (powers := q - p)]
+    if not turns:
+        return {**CELL_UNITS, "kb": kb}
+
+    def jumps(base: float) -> float:
+        # More than that is a move of the level itself, which decides nothing.
+        return sum(min(abs(moved + powers * log(base)), _JUMP_MAX) for moved, powers in turns)
+
+    base = min((kb, 1000.0, 1024.0), key=jumps)
+    return {**CELL_UNITS, **{unit: base**power for unit, power in _EITHER.items()}}
 
 
 def last_digit(text: str, number: float) -> float:

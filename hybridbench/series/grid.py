@@ -23,6 +23,7 @@ from hybridbench.series.cells import (
     may_be_grouped,
     number_in,
     ungrouped,
+    units_of,
 )
 from hybridbench.series.owners import TextColumn, keys_of, labels, levels_in_turn, parts_of
 from hybridbench.series.source import Line, Source
@@ -395,13 +396,13 @@ def _column(
         return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan), step=step)
     # amd-smi writes MB and means MiB.
     unit = unit_word(name) or {"MiB": "mb"}.get(usual, "")
-    filled, first, kb = 0, None, kilobyte_of(name)
+    filled, first, units = 0, None, units_of(cells, kilobyte_of(name))
     step = 0.0
     for index, cell in enumerate(cells):
         text = cell.strip()
         if not is_nothing(text):
             filled += 1
-            number = number_in(text, unit, kb)
+            number = number_in(text, unit, units)
             if number is not None:
                 value[index], in_bytes[index] = number
                 step = max(step, last_digit(text, number[0]) if number[1] else 0.0)

@@ -24,7 +24,9 @@ BYTE_FACTORS: Mapping[str, float] = {
        for base, ends in _ENDS.items() for end in ends},
     **dict.fromkeys(("b", "byte", "bytes", "by", "o", "octets"), 1.0),
     # OpenTelemetry; MLflow.
-    "kiby": _KIB, "miby": _MIB, "kilobytes": 1e3, "megabytes": 1e6, "gigabytes": 1e9,
+    "kiby": _KIB, "miby": _MIB,
+    **{f"{prefix}byte{s}": 1000.0**power for power, prefix in enumerate(("kilo", "mega", "giga"), 1)
+       for s in ("", "s")},
     "page": 4096.0, "pages": 4096.0,
 }  # fmt: skip
 # Units that tools print without decimals.
@@ -49,7 +51,7 @@ _STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\])\s*$
 # SQL, InfluxDB and Splunk write avg(rss_mb).
 _OF_STATISTIC = re.compile(rf"{_STATISTICS}\(\"?([^()]+?)\"?\)", re.I)
 _SUFFIX = re.compile(
-    r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]bytes?|(?:kilo|mega|giga)bytes|ms|milliseconds|"
+    r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]bytes?|(?:kilo|mega|giga)bytes?|ms|milliseconds|"
     r"seconds)$",
     re.I,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.series.cells import number_in, ungrouped
+from hybridbench.series.cells import number_in, ungrouped, units_of
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,45 @@ def test_an_m_is_mebibytes_of_top_or_thousandths_of_a_byte_of_kubernetes(
     cell: str, expected: float
 ) -> None:
     assert number_in(cell) == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("12 / 2048 MiB", 12.0),
+        ("12/2048MiB", 12.0),
+        ("12 MiB of 2048 MiB", 12.0),
+        ("12MiB (1.5%)", 12.0),
+        ("~12 MiB", 12.0),
+        ("12 Megabytes", 12e6 / 2**20),
+        ("1 Gigabyte", 1e9 / 2**20),
+    ],
+)
+def test_a_size_may_be_one_of_a_total(text: str, mib: float) -> None:
+    read = number_in(text)
+
+    assert read is not None
+    assert read == (pytest.approx(mib * 2**20), True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "base"),
+    [
+        (["1022 MB", "1023 MB", "1 GB"], 1024.0),
+        (["998 MB", "999 MB", "1.0 GB"], 1000.0),
+        # pg_size_pretty changes the unit at 10 of the next.
+        (["10239 kB", "10 MB"], 1024.0),
+        (["1.2 GB", "1023 MB", "1.0 GB"], 1024.0),
+        (["8 GB", "500 MB"], 1024.0),
+    ],
+)
+def test_one_base_is_used_for_all_units_of_a_column(cells: list[str], base: float) -> None:
+    units = units_of(cells, kb=1024.0)
+
+    assert [units[unit] for unit in ("kb", "mb", "gb")] == [base, base**2, base**3]
+
+
+def test_a_column_of_one_unit_keeps_its_usual_meaning() -> None:
+    units = units_of(["5 MB", "6 MB"], kb=1024.0)
+
+    assert (units["kb"], units["mb"]) == (1024.0, 1e6)

@@ -259,7 +259,7 @@ def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> No
         # Byte counts above 2^31 are not seconds since 1970.
         "0.5 2995412992\n1.5 3005054976\n",
         # The id is no measurement where a size beside it is not read.
-        "42 a 512M(2%)\n42 a 513M(2%)\n",
+        "42 a 512M*\n42 a 513M*\n",
         "root 42 9.0 1.2 500 400 ? Sl 10:00 a b\nroot 42 9.0 1.2 500 401 ? Sl 10:00 a b\n",
     ],
 )
