@@ -33,7 +33,7 @@ from hybridbench.foundation.metrics import Check, Kind, MetricSpec, Unit, spec_o
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
+from hybridbench.records.verdict import Failure, MetricResult, Rate, Reason, VerdictKind
 
 _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
@@ -114,6 +114,11 @@ def judge_series(
     if not boundary.failures:
         return judged
     (failure,) = boundary.failures
+    return replace(undecided(series, AnalysisFailed(error=failure.said)), failure=failure)
+
+
+def undecided(series: ExternalSeries, reason: Reason) -> JudgedSeries:
+    """Return a row for a column that was not analysed, for ``reason``."""
     result = MetricResult(
         metric=series.name,
         outcome="INCONCLUSIVE",
@@ -123,9 +128,9 @@ def judge_series(
         floor_per_hour=0.0,
         limit_per_hour=None,
         model="none",
-        why=AnalysisFailed(error=failure.said).why(),
+        why=reason.why(),
     )
-    return replace(_row(series, result), failure=failure)
+    return _row(series, result)
 
 
 def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> JudgedSeries | None:

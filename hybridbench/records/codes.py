@@ -51,6 +51,7 @@ class ReasonCode(StrEnum):
     # For a column of an external file.
     ANALYSIS_FAILED = "analysis-failed"
     UNREADABLE = "unreadable"
+    NO_NUMBER = "no-number"
     FEW_PROCESSES = "few-processes"
     GAPS = "gaps"
     FEW_DIGITS = "few-digits"

@@ -69,8 +69,9 @@ class RawColumn:
     Readers return columns in the file's order; ``files.py`` then sorts them by time.
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
     that the program usually writes, used if nothing else gives one.  ``text_at`` is the line and
-    text of the first cell that is not a number, if any.  ``step`` is the value of one unit in the
-    last digit written.  ``counts`` is True if the file declares the column a counter.
+    text of the first cell that is not a number, if any; ``is_fixed`` means that all cells are the
+    same.  ``step`` is the value of one unit in the last digit written.  ``counts`` is True if the
+    file declares the column a counter.
     """
 
     name: str
@@ -82,6 +83,7 @@ class RawColumn:
     usual_unit: str = ""
     text_at: tuple[int, str] | None = None
     is_text: bool = False
+    is_fixed: bool = False
     step: float = 0.0
     counts: bool = False
     starts_s: tuple[float, ...] = ()
@@ -414,4 +416,11 @@ def _column(
         # top omits the unit for KiB values with few digits, and 0 never has one.
         value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
     is_text = first is not None and int(read.sum()) < _NUMERIC_SHARE * filled
-    return replace(column, in_bytes=bool(in_bytes.any()), step=step, text_at=first, is_text=is_text)
+    return replace(
+        column,
+        in_bytes=bool(in_bytes.any()),
+        step=step,
+        text_at=first,
+        is_text=is_text,
+        is_fixed=len(set(cells)) == 1,
+    )

@@ -19,7 +19,14 @@ from hybridbench.analysis.facts.restarts import (
     swapped_out,
 )
 from hybridbench.analysis.record import Series
-from hybridbench.analysis.recorded import ExternalSeries, JudgedSeries, TrendContext, judge_series
+from hybridbench.analysis.recorded import (
+    ExternalSeries,
+    JudgedSeries,
+    TrendContext,
+    judge_series,
+    undecided,
+)
+from hybridbench.analysis.trend.reasons import NoNumber
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY, Unit
@@ -57,7 +64,7 @@ _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
 )
-_BEGINS_LIKE_NUMBER = re.compile(r"[~<>=\u2248]*\s*\d")
+_BEGINS_LIKE_NUMBER = re.compile(r"\W*(\w+[=:] ?)?\d")
 _NO_STEADY_START = (
     "no start of steady state was given (--steady-at): the first tenth counts as warm-up, and "
     "growth is called a leak only after 45m"
@@ -240,21 +247,25 @@ class _JudgedFile:
         question = TrendContext(self._works(), self._steady_s(), limits)
         question = replace(question, loads=self._loads(question))
         self.notes += [column.meaning.note for column in chosen if column.meaning.note]
-        every, undecided = list[JudgedSeries](), list[str]()
+        every, open_names = list[JudgedSeries](), list[str]()
         for column in chosen:
             own = [work for work in question.works if self._is_of(work, column)]
             row = column.judged(self._falls(column), replace(question, works=own))
             every += [] if row is None else [row]
             if row and row.verdict is VerdictKind.INCONCLUSIVE and column.name not in limits:
                 # Load varies anyway, and with thresholds only decided columns count.
-                undecided += [column.name] * (bool(limits) or column.meaning.role is Role.LOAD)
+                open_names += [column.name] * (bool(limits) or column.meaning.role is Role.LOAD)
         if not every:
             names = columns_few([column.name for column in chosen])
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
-        rows = [row for row in every if row.name not in undecided] or every
-        if undecided and rows is not every:
+        if not (self.options.metrics or limits):
+            # Memory that is not read may leak.
+            every += [_not_read(*unread) for unread in self._unread() if is_memory(unread[0].name)]
+        rows = [row for row in every if row.name not in open_names] or every
+        if open_names and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
-            self.notes.append(f"undecided, and not counted because {why}: {columns_few(undecided)}")
+            names = columns_few(open_names)
+            self.notes.append(f"undecided, and not counted because {why}: {names}")
         used = {row.name for row in every}
         self.notes += self._more_notes(question, used)
         used |= {one.name for one in (*question.works, *question.loads)}
@@ -274,7 +285,7 @@ class _JudgedFile:
                 line, cell = column.text_at
                 yield f"{column.name}: {cell!r} in line {line} is not a number: left out"
         yield from self._cache_note(judged)
-        yield from self._unread()
+        yield from (_said(*unread) for unread in self._unread() if unread[0].name not in judged)
         if self.options.steady_at is None:
             yield _NO_STEADY_START
         if question.works:
@@ -336,7 +347,7 @@ class _JudgedFile:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak "
                 f"(columns: {columns_few(self._names)}); choose with --metric NAME"
-                f"{''.join(f'; {said}' for said in self._unread())}.",
+                f"{''.join(f'; {_said(*unread)}' for unread in self._unread())}.",
                 code=ErrorCode.NEEDS_OPTION,
             )
         return [
@@ -360,15 +371,16 @@ class _JudgedFile:
         of_run = any(unlabelled(c.name) == MEMORY for c in levels)
         return [c for c in levels if not of_run or is_gated(c.name)]
 
-    def _unread(self) -> list[str]:
-        """Say which columns are not judged because a number in them cannot be read."""
-        columns = [(c.name, *c.text_at) for c in self.file.columns if c.is_text and c.text_at]
-        said = {
-            unlabelled(name): f"{name}: {cell!r} in line {line} is not read as a number: not judged"
-            for name, line, cell in reversed(columns)
-            if _may_measure(name, cell) and meaning_of(name).role is not Role.SHOWN
+    def _unread(self) -> list[tuple[RawColumn, NoNumber]]:
+        """Return changing columns with numbers that are not read, the first of each name."""
+        columns = [c for c in self.file.columns if c.is_text and not c.is_fixed]
+        found = {
+            unlabelled(column.name): (column, NoNumber(cell=cell, line=line))
+            for column in reversed(columns)
+            for line, cell in [column.text_at or (0, "")]
+            if _may_measure(column.name, cell) and meaning_of(column.name).role is not Role.SHOWN
         }
-        return list(said.values())[:_UNREAD_MAX]
+        return list(found.values())[:_UNREAD_MAX]
 
     def _cache_note(self, judged: Collection[str]) -> Iterator[str]:
         """Say which columns include the kernel's cache, and which to judge instead."""
@@ -530,6 +542,16 @@ def _are_bytes(columns: Sequence[RawColumn]) -> bool:
     # Averages have fractions.
     split = any(np.any(v % _PAGE > 0) and not np.any(v % 1 > 0) for v in resident)
     return bool(largest >= _PROCESS_BYTES and (largest > _PROCESS_KIB or not split))
+
+
+def _not_read(column: RawColumn, reason: NoNumber) -> JudgedSeries:
+    """Return a row for memory in a form that is not read."""
+    series = ExternalSeries(column.name, column.t_s, column.value, Unit.COUNT, unit_known=False)
+    return undecided(series, reason)
+
+
+def _said(column: RawColumn, reason: NoNumber) -> str:
+    return f"{column.name}: {reason.text()}: not judged"
 
 
 def _may_measure(name: str, cell: str) -> bool:

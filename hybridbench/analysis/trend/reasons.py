@@ -443,6 +443,18 @@ class Unreadable(Reason, frozen=True, kw_only=True):
         return f"{self.samples} {exceed} {self.beyond:g}, which no measurement can"
 
 
+class NoNumber(Reason, frozen=True, kw_only=True):
+    """Undecided: the column measures memory in a form that is not read; ``cell`` is the first."""
+
+    code: ClassVar[str] = ReasonCode.NO_NUMBER
+
+    cell: str
+    line: int
+
+    def text(self) -> str:
+        return f"{self.cell!r} in line {self.line} is not read as a number"
+
+
 class ContainsCache(Reason, frozen=True, kw_only=True):
     """The column's total includes the page cache; record ``instead``."""
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -508,16 +509,33 @@ def test_dates_decide_what_a_point_before_three_digits_is(tmp_path: Path) -> Non
     assert any("1,800 is read as 1.800; if that is wrong" in note for note in verdict.notes)
 
 
-def test_a_column_whose_numbers_cannot_be_read_is_named(tmp_path: Path) -> None:
-    rows = [f"{at(row).isoformat()};{2**30};{hex(2**30 + 2**20 * row)}" for row in ROWS]
-    said = "heap: '0x40000000' in line 2 is not read as a number: not judged"
+@pytest.mark.parametrize("written", ["0x{:x}", "< {} MB", "{} MB used", "mem={}", "'{}'"])
+def test_memory_in_a_form_that_is_not_read_leaves_the_file_undecided(
+    tmp_path: Path, written: str
+) -> None:
+    cells = [written.format(1000 + row) for row in ROWS]
+    rows = [f"{at(row).isoformat()};{2**30};{cells[row]}" for row in ROWS]
+    said = f"{cells[0]!r} in line 2 is not read as a number"
 
-    assert said in judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows])).notes
-    about = [row.replace("0x", "~") + " MB (5%)" for row in rows]
-    notes = judged(tmp_path, "\n".join(["time;rss_bytes;heap", *about])).notes
-    assert any("heap: '~40000000 MB (5%)' in line 2" in note for note in notes)
-    with pytest.raises(HybridbenchError, match=said):
+    verdict = judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows]))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert (verdict.rows[1].name, verdict.rows[1].result.reason) == ("heap", said)
+    with pytest.raises(HybridbenchError, match=f"heap: {re.escape(said)}"):
         judged(tmp_path, "\n".join(["time;heap", *(row.replace(f"{2**30};", "") for row in rows)]))
+    chosen = JudgeOptions(steady_at="10m", metrics=("rss_bytes",))
+    assert judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows]), chosen).kind == "CLEAN"
+    same = [row.replace(cells[i], cells[0]) for i, row in enumerate(rows)]
+    assert judged(tmp_path, "\n".join(["time;rss_bytes;heap", *same])).kind == "CLEAN"
+
+
+def test_other_numbers_that_are_not_read_are_named(tmp_path: Path) -> None:
+    rows = [f"{at(row).isoformat()};{2**30};{row} 00 0" for row in ROWS]
+
+    verdict = judged(tmp_path, "\n".join(["time;rss_bytes;level", *rows]))
+
+    assert verdict.kind is VerdictKind.CLEAN
+    assert "level: '0 00 0' in line 2 is not read as a number: not judged" in verdict.notes
 
 
 def test_young_spaces_leave_nothing_undecided(tmp_path: Path) -> None:

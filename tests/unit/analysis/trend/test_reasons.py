@@ -33,6 +33,7 @@ from hybridbench.analysis.trend.reasons import (
     LowsRise,
     MayCount,
     NoLimit,
+    NoNumber,
     NoSteadyState,
     OneCycle,
     OpenSegments,
@@ -167,6 +168,7 @@ WORDS: list[tuple[Reason, str]] = [
         "the analysis failed: ValueError: x; this is a bug in hybridbench, please report it",
     ),
     (Unreadable(samples=2, beyond=1e18), "2 samples exceed 1e+18, which no measurement can"),
+    (NoNumber(cell="1 GB+", line=2), "'1 GB+' in line 2 is not read as a number"),
     (
         ContainsCache(column="MemoryCurrent", instead="anon"),
         "MemoryCurrent contains the page cache, which grows by itself: record anon",
