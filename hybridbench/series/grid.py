@@ -19,6 +19,7 @@ from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.series.cells import (
     is_nothing,
+    is_number,
     last_digit,
     may_be_grouped,
     number_in,
@@ -55,6 +56,7 @@ from hybridbench.series.units import (
 
 _PARTS_MAX = 256
 _NAMES_MAX = 8
+_FOOT_MAX = 5  # lines below a table, such as its average and its maximum
 _NUMERIC_SHARE = 0.9
 # In ps and top, these columns are processor time or a process start time, not the sample time.
 _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "ZEIT+", "START", "STARTED"})
@@ -265,14 +267,23 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     try:
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")
     except BadTimeError as error:
-        line, is_last = rows[error.index][0].number, 0 < error.index == len(rows) - 1
-        if not is_last:
-            raise source.wrong(f"column {grid.names[at]}: {error}.", line) from error
-        source.notes.append(f"the last line ({line}) is cut short: left out")
-        return _with_times(replace(grid, rows=rows[:-1]), at, unit, source)
+        last = rows[error.index :]
+        is_foot = error.index > 0 and not any(_may_be_time(cells[at]) for _, cells in last[1:])
+        refusal = f"column {grid.names[at]}: {error}."
+        if not is_foot:
+            raise source.wrong(refusal, last[0][0].number) from error
+        every = [line for line, _ in rows]
+        source.leave_out(
+            [line for line, _ in last], every, "without a time", refusal, few=_FOOT_MAX
+        )
+        return _with_times(replace(grid, rows=rows[: error.index]), at, unit, source)
     if not unit and number_in(rows[0][1][at]) and is_unit_unsure(times):
         raise _no_unit(grid.names[at], source)
     return replace(grid, rows=rows), times
+
+
+def _may_be_time(cell: str) -> bool:
+    return is_number(cell) or looks_like_time(cell)
 
 
 def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:

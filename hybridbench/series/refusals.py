@@ -88,6 +88,12 @@ _KINDS = (
         r"Physical footprint|.*\bFootprint: |\*\* MEMINFO|Applications Memory Usage",
         f"is a report of vmmap, footprint or dumpsys, of one moment; record {_PS}",
     ),
+    (
+        r"Timestamp +CounterSamples|Readings +: \\\\",
+        "is a list of PowerShell's Get-Counter; record `typeperf \"\\Process(NAME)\\Working Set - "
+        'Private" -si 10 -f CSV -o FILE`',
+    ),
+    (r"\.\. +\.\.\.", "is a DataFrame that pandas shortened; write it with df.to_csv(FILE)"),
     (r"Image Name +PID ", "is the table of tasklist; repeat it with `/fo csv`"),
     (r"=+ ROCm|GPU\[\d\]\s*:", "is what rocm-smi prints for people; repeat it with `--csv`"),
     (

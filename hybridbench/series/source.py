@@ -32,6 +32,8 @@ _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
     r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP)$|"
+    # What rabbitmqctl prints above each list.
+    r"Timeout: [\d.]+ seconds \.\.\.$|Listing \w+ .*\.\.\.$|"
     # The end of psql's tables, and what MySQL prints between rows.
     r"\(\d+ rows?\)$|\*+ \d+\. row \*+$|"
     # The head of BusyBox's top.

@@ -52,7 +52,7 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     if not lines:
         raise source.wrong("has only comments; pass a table.")
     mark = _mark(lines)
-    rows = _parted(lines, mark, source)
+    rows = _as_wide_as_heading(_parted(lines, mark, source))
     read = (_of_blanks if mark is None else _of_marks)(rows, source) or unnamed(rows, mark, source)
     # Where dates are written 31.12.2026, the comma is the decimal point.
     german = any(_GERMAN_DATE.match(cell) for _, cells in read.rows[:1] for cell in cells)
@@ -109,6 +109,23 @@ def _parted(lines: Sequence[Line], mark: str | None, source: Source) -> list[Row
     except csv.Error as error:
         number = lines[min(reader.line_num, len(lines)) - 1].number
         raise source.wrong(f"is not a table ({error}); is a quote left open?", number) from error
+
+
+def _as_wide_as_heading(rows: Sequence[Row]) -> Sequence[Row]:
+    """Drop the cell by which the rows exceed the heading.
+
+    It is the empty one behind a last mark, or the row's number, as R and pandas print it.
+    """
+    width = len(rows[0][1]) + 1
+    longer = [cells for _, cells in rows if len(cells) == width]
+    if len(longer) < 2 or 2 * len(longer) < len(rows):
+        return rows
+    numbers = [cells[0] for cells in longer]
+    if not any(cells[-1] for cells in longer):
+        return [(line, cells[: width - 1]) for line, cells in rows]
+    if numbers == [str(int(numbers[0] != "0") + i) for i in range(len(numbers))]:
+        return [(line, cells[1:] if len(cells) == width else cells) for line, cells in rows]
+    return rows
 
 
 def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:

@@ -17,6 +17,7 @@ from hybridbench.series.times import is_epoch, looks_like_time
 
 # Rows of known tools, with the column names to use if the heading is missing.
 _N, _D = r"\d+", r"[\d.,]+[kmgt]?"
+_PAIR = r"[\d.]+[kKMGT]?i?B / [\d.]+[kKMGT]?i?B"
 _LAYOUTS = (
     (
         rf"\S+ {_N} {_D} {_D} {_N} {_N} \S+ [A-Z]\S* \S+ [\d:.-]+ \S.*",
@@ -25,6 +26,10 @@ _LAYOUTS = (
     (
         rf"{_N} \S+ \S+ -?{_N} {_D} {_D} {_D} [A-Z] {_D} {_D} [\d:.]+ \S.*",
         "PID, USER, PR, NI, VIRT, RES, SHR, S, %CPU, %MEM, TIME+, COMMAND",
+    ),
+    (
+        rf"[\da-f]{{12}} \S+ {_D}% {_PAIR} {_D}% {_PAIR} {_PAIR} \d+",
+        "CONTAINER ID, NAME, CPU %, MEM USAGE / LIMIT, MEM %, NET I/O, BLOCK I/O, PIDS",
     ),
     (rf"total kB {_N} {_N} {_N}", "total, unit, VSZ, RSS, Dirty"),
     # memory_profiler: the process, or one of its children.

@@ -102,6 +102,9 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "rows of MySQL": (lambda i: f"*************************** 1. row ***************************\n       now: {at(i):%Y-%m-%d %H:%M:%S}\n used_bytes: {2**30 + 2**20 * i}", {"used_bytes": "60.0"}),
     "SQLite, line by line": (lambda i: f"       ts = {at(i):%Y-%m-%d %H:%M:%S}\nrss_bytes = {2**30 + 2**20 * i}\n", {"rss_bytes": "60.0"}),
     "a coloured prompt with a title": (lambda i: f"\x1b]0;root@host\x07\x1b(B\x1b[m{at(i):%H:%M:%S} {500001 + 1000 * i}\x1b[K", {"RSS": "58.6"}),
+    "pandas, printed": (lambda i: ("                  time   rss_mib\n" if i == 0 else "") + f"{i:<3} {at(i):%Y-%m-%d %H:%M:%S} {500 + i:>9}.0", {"rss_mib": "60.0"}),
+    "R, with row names": (lambda i: ('"time","rss_mib"\n' if i == 0 else "") + f'"{i + 1}","{at(i).isoformat()}",{500 + i}.5', {"rss_mib": "60.0"}),
+    "a comma behind each row": (lambda i: ("time,rss_mib\n" if i == 0 else "") + f"{at(i).isoformat()},{500 + i}.5,", {"rss_mib": "60.0"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
@@ -113,6 +116,8 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "docker, timed": (lambda i: f"$ time docker stats --no-stream\nCONTAINER ID        NAME       CPU %     MEM USAGE / LIMIT     MEM %\nd79d70c61f08        zen_tu     27.82%    {1000 + i}MiB / 3.855GiB   95.69%\n\nreal\t0m30.798s\nuser\t0m0.045s", {"MEM USAGE / LIMIT": "60.0"}),
     "memory.current and memory.stat": (lambda i: f"memory.current={9 * 10**9 + 2 * 10**6 * i}\nanon {5 * 10**9 + 10**6 * i}\nfile {399261696 + 10**6 * i}\nactive_file 4444160", {"anon": "57.2"}),
     "docker redraws": (lambda i: f"\x1b[2J\x1b[HCONTAINER ID   NAME   CPU %   MEM USAGE / LIMIT   MEM %\n2019aa4e114e   web   0.70%   {140 + i}.0MiB / 7.667GiB   13.0%", {"MEM USAGE / LIMIT": "60.0"}),
+    "docker without heading": (lambda i: f"3f4e5d6c7b8a   engine   99.12%    {100 + i}MiB / 8GiB   1.2%   1.2MB / 3.4MB   0B / 0B   12\n9a8b7c6d5e4f   redis    0.10%     7MiB / 8GiB  0.1%     0B / 0B   0B / 0B   5", {'MEM USAGE / LIMIT{NAME="engine"}': "60.0"}),
+    "rabbitmqctl": (lambda i: f"Timeout: 60.0 seconds ...\nListing queues for vhost / ...\nname\tmemory\nq1\t{10**7 + 10**5 * i}\nq2\t55000", {'memory{name="q1"}': "6e+06?"}),
     "kubectl without heading": (lambda i: f"web-abc 5m {160 + i}Mi\ndb-xyz 3m 12Mi", {'memory{name="web-abc"}': "60.0"}),
     "pmon": (lambda i: f"# gpu         pid   type     fb   ccpm    command \n# Idx           #    C/G     MB     MB    name \n    0      12345     C   {1000 + i}      0    python3        \n    1      12346     C    800      0    python3", {'memory.fb [MiB]{index="0", pid="12345"}': "60.0"}),
     "dcgmi dmon": (lambda i: ("" if i % 10 else "#Entity   GPUTL        FBUSD                \nID                                           \n") + f"GPU 0     5            {1000 + i}                  \nGPU 1     0            450", {'FBUSD{Entity="GPU 0"}': "60.0"}),
@@ -258,6 +263,8 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("== ROCm System Management Interface ==\nGPU[0]\t\t: VRAM Total Used Memory (B): 68702699520\n", "rocm-smi.*--csv"),
         ("PRM host 1795123456 2026/11/19 21:30:00 60 42 (java) S 4096 1820884 500000\n" * 3, "atop.*pidstat"),
         ("procstat,host=a memory_rss=500i,num_threads=4i 1795123456000000000\n" * 3, "line protocol.*json"),
+        ("\nTimestamp                 CounterSamples\n---------                 --------------\n11/20/2026 10:00:00 AM    \\\\h\\process(a)\\working set :\n                          1073741824\n", "Get-Counter.*typeperf"),
+        ("    time  rss\n0   10  500\n..  ...  ...\n239  99  740\n", "pandas shortened.*to_csv"),
         ("==42== HEAP SUMMARY:\n==42==     in use at exit: 72,704 bytes in 1 blocks\n", "profiler"),
         ("Top 10 lines\n#1: app/cache.py:42: 1000 KiB\n", "profiler"),
         ("REPORT RequestId: 1a\tDuration: 12.34 ms\tMemory Used: 99 MB\nREPORT RequestId: 1b\tDuration: 11.36 ms\tMemory Used: 98 MB\nREPORT RequestId: 1c\tDuration: 9.27 ms\tMemory Used: 97 MB\n", "not a table"),
@@ -527,6 +534,16 @@ def test_memory_in_a_form_that_is_not_read_leaves_the_file_undecided(
     assert judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows]), chosen).kind == "CLEAN"
     same = [row.replace(cells[i], cells[0]) for i, row in enumerate(rows)]
     assert judged(tmp_path, "\n".join(["time;rss_bytes;heap", *same])).kind == "CLEAN"
+
+
+@pytest.mark.parametrize("foot", ["Average,620.0", "\nMax,739.5\nMin,500.5\nMean,620.0", ",620.0"])
+def test_what_stands_below_a_table_is_left_out(tmp_path: Path, foot: str) -> None:
+    rows = [f"{at(row).isoformat()},{500 + row}.5" for row in ROWS]
+    text = "\n".join(["time,rss_mib", *rows])
+
+    assert rates(judged(tmp_path, f"{text}\n{foot}\n")) == {"rss_mib": "60.0"}
+    with pytest.raises(ConfigError, match="is not a time"):
+        judged(tmp_path, f"{text}\n{foot}\n{rows[-1]}\n")
 
 
 def test_other_numbers_that_are_not_read_are_named(tmp_path: Path) -> None:
