@@ -48,6 +48,7 @@ _STRETCHES_SEEN = 0.7  # minimum share of the window in such stretches
 _LATE_SHARE_WARMING = 0.45
 
 HALF, THREE_QUARTERS = 0.5, 0.75
+_WARM = 0.1  # share of a warm-up that may be left when it is over; a logarithm leaves a quarter
 _KEEPS_PACE = 0.88
 # If a warm-up shape is part of the explanation, fading is expected, so the tolerance is smaller.
 _TOLERANCE_SE = 2.0
@@ -240,7 +241,7 @@ def tail(above: float, se: float, df: int) -> float:
 
 @dataclass(frozen=True)
 class Pace:
-    """Growth per window over [1/2, 3/4] and [3/4, 1] of the window, with standard errors."""
+    """Growth per window in the third and the last quarter of the run, with standard errors."""
 
     third_quarter: float
     last_quarter: float
@@ -260,21 +261,26 @@ class Pace:
 
 
 def measure_pace(
-    progress: FloatArray, value: FloatArray, gaps: FloatArray, phi: float
+    progress: FloatArray,
+    value: FloatArray,
+    gaps: FloatArray,
+    phi: float,
+    start: float = HALF,
 ) -> Pace | None:
-    """Return the pace of ``value`` in the last two quarters; None if there are too few blocks.
+    """Return the pace of ``value`` in the two parts from ``start`` on; None for too few blocks.
 
     ``progress`` is time or work, from 0 to 1.
     """
-    late = progress >= HALF
+    late = progress >= start
+    middle = 0.5 * (start + 1.0)
     p = progress[late]
     if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
         return None
     design = np.column_stack(
         [
             np.ones(p.size),
-            np.minimum(p, THREE_QUARTERS) - HALF,
-            np.maximum(p - THREE_QUARTERS, 0.0),
+            np.minimum(p, middle) - start,
+            np.maximum(p - middle, 0.0),
         ]
     )
     found = _whitened(design, value[late], phi, gaps[-(p.size - 1) :])
@@ -287,6 +293,17 @@ def measure_pace(
         float(np.sqrt(max(cov[2, 2], 0.0))),
         float(np.sqrt(max(fade_variance, 0.0))),
     )
+
+
+def is_warm_by_middle(fit: ModelFit, problem: Problem) -> bool:
+    """Whether the model has a warm-up that is over in the second half of the window."""
+    candidate = fit.model.candidate
+    own = range(candidate.beside, len(candidate.columns))
+    of_warmup = [i for i in own if candidate.columns[i] != candidate.trend_column]
+    columns = problem.shapes.columns[:, [candidate.columns[i] for i in of_warmup]]
+    warmup = columns @ fit.beta[[1 + i for i in of_warmup]]
+    late = problem.shapes.x >= HALF
+    return bool(of_warmup) and float(np.ptp(warmup[late])) <= _WARM * float(np.ptp(warmup))
 
 
 def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) -> bool:

@@ -23,11 +23,13 @@ from hybridbench.analysis.trend.blocks import (
     without_load,
 )
 from hybridbench.analysis.trend.criteria import (
+    HALF,
     Question,
     agreed,
     chance,
     deciding,
     goes_on,
+    is_warm_by_middle,
     least_sure,
     measure_pace,
     reason,
@@ -87,6 +89,7 @@ class Options:
     collected: bool = False  # a garbage collector empties it, so a fall ends a tooth
     max_blocks: int = MAX_BLOCKS
     max_steps: int = 3
+    pace_from: float = HALF  # the parts of the window from here on must keep pace
 
     @property
     def question(self) -> Question:
@@ -257,7 +260,9 @@ def _from_models(
     growth, lower, upper = _united(fits, problem, opts.confidence)
     work = best.model.candidate.work
     progress = blocks.x if work is None else works[work]
-    pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
+    level = without_steps(best, problem, dips)
+    start = HALF if is_warm_by_middle(best, problem) else opts.pace_from
+    pace = measure_pace(progress, level, problem.gaps, phi, start)
     all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches the floor would contradict a leak.
     floor = opts.question.floor_of(best.model)
@@ -343,7 +348,9 @@ def _from_later_half(
     if not np.ptp(blocks.value):
         return whole
     late_sawtooth = find_sawtooth(part.t_s, part.value)
-    fewer = replace(opts, floor=0.5 * opts.floor, line_floor=None)
+    # The last two quarters of the run are the halves of this part: growth that decays with 1/t
+    # slows down by a quarter from one to the other, but less than the tolerance within the last.
+    fewer = replace(opts, floor=0.5 * opts.floor, line_floor=None, pace_from=0.0)
     half = _from_models(part, blocks, fewer, late_sawtooth)
     if half.phi > _FORGETS_AGAIN:
         return whole

@@ -153,6 +153,31 @@ def test_a_fill_that_slows_down_is_still_filling() -> None:
     assert result.found.fade[1] < result.found.fade[0]
 
 
+@pytest.mark.parametrize(("start", "noise"), [(0.1, 0.3), (0.1, 1.0), (0.17, 0.3), (0.25, 0.3)])
+def test_growth_that_decays_with_time_is_no_leak_however_little_noise_it_has(
+    start: float, noise: float
+) -> None:
+    """No shape of the whole run fits so well; over its later half alone it is nearly a line."""
+    rng = np.random.default_rng(int(100 * start))
+    x = np.linspace(start, 1.0, 8640)
+    fill = 900.0 * np.log(x / start) + noise * rng.normal(size=x.size)
+
+    found = estimate(Samples(86_400.0 * x, fill), Options(floor=1.0))
+
+    assert not found.leak
+
+
+def test_a_refill_in_the_later_half_does_not_hide_a_leak() -> None:
+    rng = np.random.default_rng(3)
+    x = np.linspace(0.1, 1.0, 8640)
+    helper = np.where(x < 0.52, 600.0, 600.0 * (1 - np.exp(-(x - 0.52) / 0.04)))
+    helper -= np.where(x < 0.25, 0.0, 600.0 * np.exp(-np.maximum(x - 0.25, 0.0) / 0.02))
+
+    found = estimate(Samples(36_000.0 * x, 700 * x + helper + 8 * rng.normal(size=x.size)))
+
+    assert found.leak
+
+
 def test_one_tooth_that_gives_most_back_is_too_few_cycles() -> None:
     t = np.arange(1.0, 1800.0)
     rng = np.random.default_rng(2)
