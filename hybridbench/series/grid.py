@@ -98,7 +98,8 @@ class RawColumn:
 # Long format, as from pandas' melt or InfluxDB: one row per reading, with the name in one cell and
 # the value in another.
 METRIC_NAME = re.compile(
-    r"_*(metric|name|measurement|counter|series|field|key|variable)([_ ]?name|[.]type|[.]value)?_*",
+    r"_*(metric|name|label|measurement|counter|series|field|key|variable)"
+    r"([_ ]?name|[.]type|[.]value)?_*",
     re.I,
 )
 _VALUE = re.compile(
@@ -107,6 +108,8 @@ _VALUE = re.compile(
 )
 
 
+# Statistics of such a reading, perhaps with its unit, as CloudWatch and Azure give them.
+_STATISTIC_OF = re.compile(r"(average|maximum|minimum|sum|total)(| \(.*\))", re.I)
 # Cells and the line that they are on.
 Row = tuple[Line, list[str]]
 
@@ -184,7 +187,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
         names, label = grid.names, labels((key.name, first[key]) for key in keys if key != metric)
         if metric is not None:
             unit = f" ({first[units]})" if units is not None and first[units] else ""
-            names = [first[metric] + unit if _VALUE.fullmatch(name) else name for name in names]
+            names = [_named(name, first[metric], unit) for name in names]
         usual = {**usual_units(names, of_tool=grid.of_tool), **grid.units}
         for name, column in zip(names, grid.columns, strict=True):
             if column in (time, metric, units, *keys):
@@ -220,11 +223,21 @@ def _metric_columns(
     """Find the column that names the value in each row, and the column of units, if any."""
     texts = [c for c in columns if METRIC_NAME.fullmatch(c.name) and number_in(c.cells[0]) is None]
     texts = [c for c in texts if c in keys or len(set(c.cells)) == 1]
-    if not texts or sum(bool(_VALUE.fullmatch(c.name)) for c in columns) != 1:
+    values = sum(bool(_VALUE.fullmatch(c.name)) for c in columns)
+    statistics = any(_STATISTIC_OF.fullmatch(c.name) for c in columns)
+    if not texts or values != (not statistics):
         return None, None
     units = (c for c in columns if c.name.lower() == "unit")
     # InfluxDB's _field is more specific than its _measurement.
     return min(texts, key=lambda c: "measurement" in c.name), next(units, None)
+
+
+def _named(name: str, metric: str, unit: str) -> str:
+    """Return the name of a column that holds the values of ``metric``; else ``name``."""
+    if _VALUE.fullmatch(name):
+        return metric + unit
+    statistic = _STATISTIC_OF.fullmatch(name)
+    return f"{metric}{statistic[2]} ({statistic[1]})" if statistic else name
 
 
 def columns_few(names: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ _MEMORY = re.compile(
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 # Azure and Grafana append the statistic, such as the average of an interval.
-_STATISTICS = r"(?:avg|average|mean|min|max|sum|last|current)"
+_STATISTICS = r"(?:avg|average|mean|min|max|minimum|maximum|sum|total|last|current)"
 # .NET appends tags: (By)[gc.heap.generation=gen2].
 _STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\])\s*$", re.I)
 # SQL, InfluxDB and Splunk write avg(rss_mb).
@@ -205,7 +205,7 @@ _LOAD = re.compile(
 _YOUNG = frozenset({"S0", "S1", "E"})
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
-_LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
+_LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free(able)?|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
@@ -394,7 +394,7 @@ def is_gated(name: str) -> bool:
 
 def bare_name(name: str) -> str:
     """Return ``name`` without its bracketed unit and labels: ``RSS (KB)`` becomes RSS."""
-    return _IN_BRACKETS.sub("", unlabelled(name)).strip()
+    return _IN_BRACKETS.sub("", _STATISTIC.sub("", unlabelled(name))).strip()
 
 
 def is_memory(name: str) -> bool:

@@ -67,7 +67,7 @@ DOCUMENTS: dict[str, tuple[object, dict[str, str]]] = {
                 }
             ],
         },
-        {"average (bytes)": "60.0"},
+        {"WorkingSet (bytes) (average)": "60.0"},
     ),
     "OpenTSDB": (
         [
@@ -286,6 +286,36 @@ def test_the_pods_of_a_node_are_judged_beside_it(tmp_path: Path) -> None:
         'pods.containers.memory.rssBytes{podRef.name="b", name="main"}': "60.0"
     }
     assert "node.memory.rssBytes" in {row.name for row in verdict.rows}
+
+
+@pytest.mark.parametrize(("grows", "kind"), [(False, "LEAK"), (True, "CLEAN")])
+def test_a_statistic_has_the_name_of_its_metric(tmp_path: Path, grows: bool, kind: str) -> None:
+    """Of memory that is left, a fall is the leak."""
+    left = [(t, v if grows else 2**34 - v) for t, v in DATED]
+    azure = {
+        "value": [
+            {
+                "name": {"value": "Available Memory Bytes"}, "unit": "Bytes",
+                "timeseries": [{"data": [{"timeStamp": t, "average": v} for t, v in left]}],
+            }
+        ]
+    }  # fmt: skip
+    points = [{"Timestamp": t, "Minimum": v, "Unit": "Bytes"} for t, v in left]
+
+    for answer in (azure, {"Label": "FreeableMemory", "Datapoints": points}):
+        assert judged(tmp_path, answer).kind.value == kind
+
+
+def test_the_time_of_a_snapshot_may_be_called_now(tmp_path: Path) -> None:
+    lines = [
+        {"data": {"summary": [{"now": t, "host": "h", "workers": [
+            {"pid": pid, "memoryInfo": {"rss": values[row], "vms": 2**34, "pfaults": 9 * row}}
+            for pid, (_, values) in enumerate(TWO)
+        ]}]}}
+        for row, t in enumerate(SECONDS)
+    ]  # fmt: skip
+
+    assert rates(judged(tmp_path, *lines)) == {'memoryInfo.rss{pid="1"}': "60.0"}
 
 
 def test_objects_inside_a_sample_have_its_time(tmp_path: Path) -> None:
