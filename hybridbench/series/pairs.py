@@ -15,10 +15,12 @@ from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_moment, names_time
 
+# A name of several words, as in the status of php-fpm.
+_PHRASE = r"[A-Za-z]\w*(?: \w+)+(?=:)"
 _PAIR = re.compile(
     # grep on several files: /proc/42/status:VmRSS: 123 kB
     r"(?:(?P<file>/[\w./-]+):)?"
-    r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?:\s*:\s*|\s+|\s*=\s*)"
+    rf"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{{.*\}})?|{_PHRASE})(?:\s*:\s*|\s+|\s*=\s*)"
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
     r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?"
     # systemctl status: Memory: 512.3M (peak: 600.1M swap: 0B)
@@ -28,7 +30,9 @@ _PAIR = re.compile(
 )
 # A key without a number: a state, the name of a unit, hexadecimal ids and masks.
 # Redis INFO has no space after its colon; SQLite has one on both sides of the equals sign.
-_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s*:(?:\s|$)|\s*=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
+_KEY = re.compile(
+    rf"(?P<name>[A-Za-z_]\w*|{_PHRASE})(?:\s*:(?:\s|$)|\s*=|(?<=[a-z]):)\s*(?P<text>\S.*)?"
+)
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 # Keep these fields of /proc/PID/status although they have no unit; the others without one are ids,
 # masks or context switches.

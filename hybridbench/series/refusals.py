@@ -24,19 +24,28 @@ _KINDS = (
         f"the output of free {_MACHINE}",
     ),
     (
-        r".*\| NVIDIA-SMI |=+NVSMI LOG=+|\| +\d+ .* \d+MiB \|$",
+        r"NVIDIA-SMI |=+NVSMI LOG=+|\d+ +N/A .* \d+MiB$",
         f"is what nvidia-smi draws or lists for people; record {_SMI}",
     ),
     (r"\[\d+\] NVIDIA .*\|", f"is what gpustat prints for people; record {_SMI}"),
     (r"Processes: \d+ total", f"the output of top on macOS is not read; record {_PS}"),
     (
-        r".*PyTorch CUDA memory summary|\|=+\|$",
+        r".*PyTorch CUDA memory summary",
         "is torch.cuda.memory_summary(); write the time and torch.cuda.memory_allocated() as CSV",
     ),
     (
         r"gc \d+ @[\d.]+s |\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
         "is Go's gctrace, or memory as a Go program prints it; record go_memstats of /metrics: "
         + _METRICS,
+    ),
+    (
+        r"\[\d+:0x[\da-f]+\] +\d+ ms: ",
+        "is the log of V8's collector; print JSON.stringify(process.memoryUsage()), one object a "
+        "line",
+    ),
+    (
+        r"PUTVAL \S+ interval=",
+        "is what collectd's exec and unixsock plugins exchange; record with its csv plugin",
     ),
     (
         r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
@@ -47,7 +56,6 @@ _KINDS = (
         "is /proc/PID/statm, in pages without names; record `while sleep 10; do date +%s; grep "
         "-E 'VmRSS|VmSwap' /proc/PID/status; done`",
     ),
-    (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
     (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
     (
         r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used",
@@ -69,7 +77,7 @@ _KINDS = (
     (
         r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
         r"Line #|Process \d+: |==\d+== |___ Begin jemalloc|reading file |MOST CALLS |"
-        r"\[? ?Top \d+ |Per-node process memory|.*\"total_bytes_allocated\":|"
+        r"(\[[\d:]+\] )?\[? ?Top \d+ |Per-node process memory|.*\"total_bytes_allocated\":|"
         r"\s*Command being timed|Total allocations|.*Total memory allocated",
         f"is a report of pmap, numastat, of a profiler such as valgrind, or of one moment; record "
         f"{_PS}",

@@ -31,7 +31,7 @@ _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?
 _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
-    r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP)$|"
+    r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP|END)$|"
     # What rabbitmqctl prints above each list.
     r"Timeout: [\d.]+ seconds \.\.\.$|Listing \w+ .*\.\.\.$|"
     # The end of psql's tables, and what MySQL prints between rows.
@@ -139,7 +139,11 @@ def _parted(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _untitled(line: str) -> str:
-    """Return only the time of a line that psql's watch prints above a table; else the line."""
+    """Return a line without what only psql's watch, memcached or a drawn table adds to it."""
+    if line.startswith("STAT "):
+        return line[5:].replace(" ", ": ", 1)
+    if line.startswith("|") and line.endswith("|"):
+        return line.strip("| ")
     match = _OF_PSQL.match(line) if line.endswith("s)") else None
     return line if match is None else match[1]
 

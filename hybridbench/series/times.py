@@ -74,8 +74,8 @@ _NAME = re.compile(
 )
 # Names that mean a time if the numbers below them are large enough, perhaps after a dotted path.
 _EPOCH_NAME = re.compile(
-    r"(.*[.])?(begin|end|event|created|observed|last|sample)?[_ ]?(clock|date|time|ts|timestamp)"
-    rf"[_ ]?({_UNIT}|unix)?",
+    r"(.*[.])?(begin|end|event|created|observed|last|sample)?[_ ]?"
+    rf"(clock|date|time|ts|timestamp|now)[_ ]?({_UNIT}|unix)?",
     re.I,
 )
 # Alone, these often mean something else: a minimum, a letter, a host's uptime.
