@@ -35,7 +35,7 @@ from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedenc
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.grid import RawColumn, columns_few
-from hybridbench.series.times import BadTimeError, parse_times, scaled, unit_in
+from hybridbench.series.times import BadTimeError, looks_like_time, parse_times, scaled, unit_in
 from hybridbench.series.units import (
     FREE_OF_CACHE,
     PROCESS_ID,
@@ -72,7 +72,7 @@ _NO_STEADY_START = (
 _UNREAD_MAX = 3
 # The least bytes and the most KiB of a process; the page size, as resident memory is whole pages.
 _PROCESS_BYTES, _PROCESS_KIB, _PAGE = 2**23, 2**27, 4096
-_OF_TIME = re.compile(r"time|clock|elapsed|duration|(^|_)age", re.I)
+_OF_TIME = re.compile(r"time|clock|elapsed|duration|since|(^|_)age", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
 
@@ -260,7 +260,9 @@ class _JudgedFile:
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
         if not (self.options.metrics or limits):
             # Memory that is not read may leak.
-            every += [_not_read(*unread) for unread in self._unread() if is_memory(unread[0].name)]
+            every += [
+                _not_read(column, why) for column, why in self._unread() if _is_memory(column)
+            ]
         rows = [row for row in every if row.name not in open_names] or every
         if open_names and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
@@ -554,10 +556,14 @@ def _said(column: RawColumn, reason: NoNumber) -> str:
     return f"{column.name}: {reason.text()}: not judged"
 
 
+def _is_memory(column: RawColumn) -> bool:
+    return is_memory(unlabelled(column.name))
+
+
 def _may_measure(name: str, cell: str) -> bool:
     """Return whether ``cell`` looks like a number or, in a column of memory, begins like one."""
-    begins = is_memory(name) and _BEGINS_LIKE_NUMBER.match(cell)
-    return bool(begins or _NUMBER_LIKE.fullmatch(cell))
+    begins = is_memory(unlabelled(name)) and _BEGINS_LIKE_NUMBER.match(cell)
+    return bool(begins or _NUMBER_LIKE.fullmatch(cell)) and not looks_like_time(cell)
 
 
 def _numbers_rows(column: RawColumn) -> bool:

@@ -551,6 +551,18 @@ def test_what_stands_below_a_table_is_left_out(tmp_path: Path, foot: str) -> Non
         judged(tmp_path, f"{text}\n{foot}\n{rows[-1]}\n")
 
 
+def test_a_time_or_a_label_is_no_memory_that_is_not_read(tmp_path: Path) -> None:
+    rows = [
+        f"{at(row).isoformat()},{at(row - 1).isoformat()},{kind},{2**30 * len(kind)},{row}/x"
+        for row in ROWS
+        for kind in ("heap", "stack")
+    ]
+
+    text = "\n".join(["time,mem_start,memory_type,rss_bytes,part", *rows])
+
+    assert judged(tmp_path, text).kind is VerdictKind.CLEAN
+
+
 def test_other_numbers_that_are_not_read_are_named(tmp_path: Path) -> None:
     rows = [f"{at(row).isoformat()};{2**30};{row} 00 0" for row in ROWS]
 
