@@ -64,18 +64,32 @@ _COUNTER = re.compile(
     r"(prompt|output|generation|generated|input)_tokens$|(^|[_./ ])(global[_ ]?)?step$",
     re.I,
 )
+# Words for things that a program holds, and for how much or how many it holds of them.
+_THINGS = (
+    r"threads?|(go|co)?routines?|fibers?|tasks?|fds?|files?|handles?|descriptors?|objects?|nodes?|"
+    r"listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|users?|channels?|streams?|"
+    r"subscri\w+|slots?|blocks?|pages?|keys?|entry|entries|items?|elements?|caches?|pool\w*|"
+    r"buffers?|instances?|proc(ess|esse)?s?|children|zombies?|containers?|timers?|watch(er|e)?s?|"
+    r"contexts?|tensors?|graphs?|locks?|refs?|references?|documents|frames|states?|leases?|"
+    r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|arenas?"
+)
+_HELD = re.compile(
+    rf"(^|[^a-z])({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|leaked|"
+    r"in_?use|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|blocked|estab\w*|stack|"
+    r"value|free|left|avail(able)?)([^a-z]|$)",
+    re.I,
+)
 # Current amounts, not work done, although their names end like a counter's.
 _NO_COUNTER = re.compile(
-    r"(^|[_. ])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|"
-    r"(thread|fd|handle|object|connection|socket|process|slot|session|client)s?[_ ]count)$",
-    re.I,
+    rf"(^|[_. ])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|({_THINGS})[_ ]count)$", re.I
 )
 _SHOWN = re.compile(
     # A column without a name is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
     r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
-    r"(min|maj)flt/s|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
-    r"start|"
+    # .NET counts some per interval: (By / 1 sec).
+    r"(min|maj)flt/s|.* / \d+ sec\W.*|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|"
+    r"%(usr|system|guest|wait)|tty|stat|start|job_?id|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
@@ -95,7 +109,7 @@ _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     # memory.stat and memory.events: page faults, scans and collapses; limits that were reached.
     r"(.*\.)?((total_)?pg[a-z_]+|workingset_\w+|thp_\w+_alloc|z?swp(in|out|wb)|numa_\w+)|"
-    r"(.*[._])?failcnt|"
+    r"(.*[._])?(failcnt|max_usage(_(in_)?bytes)?)|"
     # /proc/PID/io and cpu.stat.
     r"[rw]char|sysc[rw]|cancelled_write_bytes|(usage|user|system|throttled|burst)_usec|"
     r"nr_(periods|throttled|bursts)|"
@@ -105,7 +119,7 @@ _CUMULATIVE = re.compile(
 )
 # Words for events and traffic so far: a column that has one and never falls is not a level.
 _SO_FAR = re.compile(
-    r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
+    r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|p?faults|restarts|"
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
@@ -114,8 +128,8 @@ _SO_FAR = re.compile(
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
-    r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary))*"
-    r"([_ ]?[(\[]\w+[)\]])?$",
+    r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
+    r"([_ ]?[(\[]\w+[)\]])?$|^cum(ulative)?_",
     re.I,
 )
 # The same words as label values, as in Ray's tasks and actors.
@@ -124,9 +138,11 @@ _SO_FAR_LABEL = re.compile(r'="(finished|failed|dead|completed|succeeded|done)"'
 _MAY_COUNT = re.compile(
     # Unless another word says that this is still there.
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
-    r"(.*[_ .:/-])?(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
+    # A total may be of all time.
+    r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free)).*|(.*[_ .:/-])?"
+    r"(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
     r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
-    r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?",
+    r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?)",
     re.I,
 )
 # Counters of single programs: a name that identifies the program, and its counters' names.
@@ -145,19 +161,6 @@ _OF_PROGRAM = (
     # Chrome's Performance.getMetrics
     ("JSHeapUsedSize", r"(Layout|RecalcStyle)Count|\w+Duration"),
 )  # fmt: skip
-# Words for things that a program holds.
-_HELD = re.compile(
-    r"(^|[^a-z])(threads?|(go|co)?routines?|fibers?|tasks?|fds?|files?|handles?|"
-    r"descriptors?|objects?|nodes?|listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|"
-    r"users?|channels?|streams?|subscri\w+|slots?|blocks?|pages?|keys?|entry|entries|items?|"
-    r"elements?|size|len|length|depth|level|pending|active|open|live|alive|held|leaked|in_?use|"
-    r"used|usage|alloc\w*|caches?|cached|pool\w*|queue\w*|backlog|buffers?|instances?|"
-    r"proc(esse)?s?|children|zombies?|containers?|timers?|watch(er|e)?s?|contexts?|tensors?|"
-    r"graphs?|locks?|refs?|references?|waiting|running|blocked|documents|frames|states?|leases?|"
-    r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|"
-    r"arenas?|estab\w*|stack|value|free|left|avail(able)?)([^a-z]|$)",
-    re.I,
-)
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
@@ -198,7 +201,7 @@ _WITH_CACHE = re.compile(
 _REQUESTS = r"(requests?|reqs?|seqs?|sequences?)"
 _IN_FLIGHT = r"(running|waiting|queued?|swapped|pending|active|in_?flight|concurrent)"
 _LOAD = re.compile(
-    rf"(^|[:_. ])({_REQUESTS}[_ ]{_IN_FLIGHT}|{_IN_FLIGHT}[_ ]{_REQUESTS}|in_?flight|"
+    rf"(^|[:_. ])({_REQUESTS}[_ ]{_IN_FLIGHT}|{_IN_FLIGHT}[_ ]{_REQUESTS}([_ ]count)?|in_?flight|"
     r"tgi_(queue|batch_current)_size)$",
     re.I,
 )
@@ -318,7 +321,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         role = Role.COUNTER if spec.kind is Kind.COUNTER else Role.LEVEL
         return Meaning(role, spec.unit, higher_is_worse=spec.higher_is_worse)
     # docker's heading: MEM USAGE / LIMIT.
-    name = name.partition(" / ")[0]
+    name = name.partition(" / LIMIT")[0]
     bare = bare_name(name) or name
     # Exporters nest the kernel's names in JSON: memory_stats.stats.inactive_file.
     last, level = _last(bare), _level(name)

@@ -90,6 +90,14 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("sglang:num_queue_reqs", Role.LOAD),
         ("sglang_num_running_reqs", Role.LOAD),
         ("tgi_queue_size", Role.LOAD),
+        ("nv_inference_pending_request_count", Role.LOAD),
+        ("dotnet.gc.heap.total_allocated (By / 1 sec)", Role.SHOWN),
+        ("JobID", Role.SHOWN),
+        ("memory_stats.max_usage", Role.CUMULATIVE),
+        ("listener_count", Role.LEVEL),
+        ("cache_entries_count", Role.LEVEL),
+        ("queue_time_seconds_count", Role.COUNTER),
+        ("input_length_count", Role.COUNTER),
         ("running_requests", Role.LOAD),
         ("http_requests_in_flight", Role.LOAD),
         ("queue_size", Role.LEVEL),
@@ -144,6 +152,12 @@ def test_the_names_beside_a_counter_show_the_program_that_counts(
 def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
     assert meaning_of("kernel", ("anon", "slab_reclaimable")).role is Role.CACHE
     assert meaning_of("slab_unreclaimable", ("anon",)).role is Role.LEVEL
+
+
+def test_a_total_that_is_not_memory_may_count() -> None:
+    assert meaning_of("total_items").may_count
+    assert not meaning_of("total_allocated").may_count
+    assert not meaning_of("total_active_sessions").may_count
 
 
 def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
