@@ -23,8 +23,8 @@ _LOOKED_AT, _FITTED = 200, 20  # lines examined; rows used to choose a heading
 _OTHER_REPORT = (
     "another report begins, with other columns; record one, such as `pidstat -r -p PID 10`."
 )
-# Marks inside a JavaScript date or a quoted cell do not separate cells.
-_NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)')
+# Marks inside a JavaScript date, a quoted cell or an aligned number do not separate cells.
+_NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)|(?<=\s\s)\d{1,3}(,\d{3})+(?=\s|$)')
 # dmon's names and units, mapped to those of --query-gpu.
 _OF_DMON = {
     "gpu": "index",

@@ -103,6 +103,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "SQLite, line by line": (lambda i: f"       ts = {at(i):%Y-%m-%d %H:%M:%S}\nrss_bytes = {2**30 + 2**20 * i}\n", {"rss_bytes": "60.0"}),
     "a coloured prompt with a title": (lambda i: f"\x1b]0;root@host\x07\x1b(B\x1b[m{at(i):%H:%M:%S} {500001 + 1000 * i}\x1b[K", {"RSS": "58.6"}),
     "mysql, its tables drawn": (lambda i: f"{at(i):%Y-%m-%d %H:%M:%S}\n+---------------+--------------+\n| event_name    | current_alloc |\n+---------------+---------------+\n| memory/innodb | {1000 + i}.50 MiB   |\n| memory/sql    | 12.00 MiB     |\n+---------------+---------------+", {'current_alloc{event_name="memory/innodb"}': "60.0"}),
+    "tasklist, one process": (lambda i: f"{at(i):%Y-%m-%d %H:%M:%S}\npython.exe                    1234 Console                    1  {1024 * (1000 + i):,} K", {"memory": "60.0"}),
     "memcached": (lambda i: f"STAT pid 42\nSTAT time {at(i).timestamp():.0f}\nSTAT version 1.6.21\nSTAT bytes {2**30 + 2**20 * i}\nSTAT total_items {5000 + i * 50}\nEND", {"bytes": "60.0"}),
     "status of php-fpm": (lambda i: f"{at(i).timestamp():.0f}\npool:                 www\nprocess manager:      dynamic\nstart since:          {60 * i}\naccepted conn:        {i * 20}\nidle processes:       3\nactive processes:     {4 + i}\nslow requests:        0", {"active processes": "60?"}),
     "pandas, printed": (lambda i: ("                  time   rss_mib\n" if i == 0 else "") + f"{i:<3} {at(i):%Y-%m-%d %H:%M:%S} {500 + i:>9}.0", {"rss_mib": "60.0"}),
