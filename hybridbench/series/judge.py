@@ -57,7 +57,7 @@ from hybridbench.series.units import (
 from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
 
 # Preferred counters, best first: finished requests, then requests, then tokens.
-_WORKS = ("finish|success|complet", "request|iteration|calls", "token", "")
+_WORKS = ("finish|success|complet", "(?<![a-z])req|iteration|calls", "token", "")
 # Memory of the process itself, without the kernel's cache.
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 # An amount as printed for people, but not a version such as 1.2.3.

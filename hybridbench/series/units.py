@@ -129,7 +129,8 @@ _SO_FAR = re.compile(
     r"heap[._]total_allocated|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
     r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
-    r"([_ ]?[(\[]\w+[)\]])?$|^cum(ulative)?_",
+    r"([_ ]?[(\[]\w+[)\]])?$|^cum(ulative)?_|"
+    r"^(if_)?(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$",
     re.I,
 )
 # The same words as label values, as in Ray's tasks and actors.
