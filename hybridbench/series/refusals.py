@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hybridbench.series.source import Line
 
@@ -11,110 +11,83 @@ _LOOKED_AT = 12
 _PS = "`while sleep 10; do date +%s; ps -o rss= -p PID; done`"
 _SMI = "`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv -l 10`"
 _METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
-_MACHINE = "is the memory of the whole machine and its page cache; record a process: " + _PS
 _LINES = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
-# The first pattern here that matches any of the file's first lines names its kind.
-_KINDS = (
-    (
-        r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
-        f"the output of vmstat {_MACHINE}",
-    ),
-    (
-        r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
-        f"the output of free {_MACHINE}",
-    ),
-    (
-        r"NVIDIA-SMI |=+NVSMI LOG=+|\d+ +N/A .* \d+MiB$",
-        f"is what nvidia-smi draws or lists for people; record {_SMI}",
-    ),
-    (r"\[\d+\] NVIDIA .*\|", f"is what gpustat prints for people; record {_SMI}"),
-    (r"Processes: \d+ total", f"the output of top on macOS is not read; record {_PS}"),
-    (
-        r".*PyTorch CUDA memory summary",
-        "is torch.cuda.memory_summary(); write the time and torch.cuda.memory_allocated() as CSV",
-    ),
-    (
-        r"gc \d+ @[\d.]+s |\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
-        "is Go's gctrace, or memory as a Go program prints it; record go_memstats of /metrics: "
-        + _METRICS,
-    ),
-    (
-        r"\[\d+:0x[\da-f]+\] +\d+ ms: ",
-        "is the log of V8's collector; print JSON.stringify(process.memoryUsage()), one object a "
-        "line",
-    ),
-    (
-        r"PUTVAL \S+ interval=",
-        "is what collectd's exec and unixsock plugins exchange; record with its csv plugin",
-    ),
-    (
-        r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
-        "is the log of a Java collector; record `jstat -gc -t PID 10s`",
-    ),
-    (
-        r"\d+ \d+ \d+ \d+ 0 \d+ 0$",
-        "is /proc/PID/statm, in pages without names; record `while sleep 10; do date +%s; grep "
-        "-E 'VmRSS|VmSwap' /proc/PID/status; done`",
-    ),
-    (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
-    (
-        r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used",
-        "is what jcmd prints of one moment; record `jstat -gc -t PID 10s`",
-    ),
-    (r"---$|\w+:$", f"is YAML; {_LINES}"),
-    (
-        r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
-        "is an object as console.log prints it; print JSON.stringify(process.memoryUsage()), "
-        "one object a line",
-    ),
-    (
-        r'.*"guidellm_version"',
-        "is a report of GuideLLM, whose benchmarks have a load each; judge the memory of the "
-        "server, recorded beside it: " + _PS,
-    ),
-    (r"\s*\{'", "is a Python dict; print json.dumps(...), one object a line"),
-    (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
-    (
-        r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
-        r"Line #|Process \d+: |==\d+== |___ Begin jemalloc|reading file |MOST CALLS |"
-        r"(\[[\d:]+\] )?\[? ?Top \d+ |Per-node process memory|.*\"total_bytes_allocated\":|"
-        r"\s*Command being timed|Total allocations|.*Total memory allocated",
-        f"is a report of pmap, numastat, of a profiler such as valgrind, or of one moment; record "
-        f"{_PS}",
-    ),
-    (
-        r"Press p to pause|\[System\.Runtime\]$",
-        "is the screen of dotnet-counters; record `dotnet-counters collect --format csv -p PID`",
-    ),
-    (r"\[?\{\w+,\d+\}", f"is an Erlang term; {_LINES}"),
-    (r"\{:?\"?\w+\"? ?=>", "is a Ruby hash; print GC.stat.to_json, one object a line"),
-    (
-        r"#? ?runtime\.MemStats|Type: (inuse|alloc)_|Showing nodes accounting",
-        f"is a report of pprof, of one moment; record go_memstats of /metrics: {_METRICS}",
-    ),
-    (
-        r"Physical footprint|.*\bFootprint: |\*\* MEMINFO|Applications Memory Usage",
-        f"is a report of vmmap, footprint or dumpsys, of one moment; record {_PS}",
-    ),
-    (
-        r"Timestamp +CounterSamples|Readings +: \\\\",
-        "is a list of PowerShell's Get-Counter; record `typeperf \"\\Process(NAME)\\Working Set - "
-        'Private" -si 10 -f CSV -o FILE`',
-    ),
-    (r"\.\. +\.\.\.", "is a DataFrame that pandas shortened; write it with df.to_csv(FILE)"),
-    (r"Image Name +PID ", "is the table of tasklist; repeat it with `/fo csv`"),
-    (r"=+ ROCm|GPU\[\d\]\s*:", "is what rocm-smi prints for people; repeat it with `--csv`"),
-    (
-        r"(PRM|PRC|MEM|CPU|CPL) \S+ 1\d{9} ",
-        "is the output of atop -P, without names; record `pidstat -r -h -p PID 10`",
-    ),
-    (
-        r"[\w.-]+(,[\w.-]+=[^ ,]+)* ([\w.-]+=[^ ,]+,?)+ 1\d{9,18}$",
-        'is the line protocol of InfluxDB; write CSV, or JSON (Telegraf: `data_format = "json"`)',
-    ),
-    (r".*\} =>$", "is what promtool prints for people; repeat it with `--format=json`"),
-    (r"[^,\s]+(,\d+){3}\|", "is Graphite's raw format; request format=json or format=csv"),
-)
+_MACHINE = "is the memory of the whole machine and its page cache"
+# For each advice, what it is for, and a pattern that one of the file's first lines matches; the
+# first one counts.
+_KINDS: Mapping[str, Mapping[str, str]] = {
+    f"record {_SMI}": {
+        "is what nvidia-smi draws or lists for people":
+            r"NVIDIA-SMI |=+NVSMI LOG=+|\d+ +N/A .* \d+MiB$",
+        "is what gpustat prints for people": r"\[\d+\] NVIDIA .*\|",
+    },
+    f"record go_memstats of /metrics: {_METRICS}": {
+        "is Go's gctrace, or memory as a Go program prints it":
+            r"gc \d+ @[\d.]+s |\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
+        "is a report of pprof, of one moment":
+            r"#? ?runtime\.MemStats|Type: (inuse|alloc)_|Showing nodes accounting",
+    },
+    "record `jstat -gc -t PID 10s`": {
+        "is the log of a Java collector": r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
+        "is what jcmd prints of one moment":
+            r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used",
+    },
+    "print JSON.stringify(process.memoryUsage()), one object a line": {
+        "is the log of V8's collector": r"\[\d+:0x[\da-f]+\] +\d+ ms: ",
+        "is an object as console.log prints it":
+            r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
+    },
+    f"record a process: {_PS}": {
+        f"the output of vmstat {_MACHINE}":
+            r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
+        f"the output of free {_MACHINE}":
+            r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
+        "the output of top on macOS is not read": r"Processes: \d+ total",
+        "is a report of GuideLLM, whose benchmarks have a load each": r'.*"guidellm_version"',
+        "is a report of pmap, numastat, of a profiler such as valgrind, or of one moment":
+            r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
+            r"Line #|Process \d+: |==\d+== |___ Begin jemalloc|reading file |MOST CALLS |"
+            r"(\[[\d:]+\] )?\[? ?Top \d+ |Per-node process memory|.*\"total_bytes_allocated\":|"
+            r"\s*Command being timed|Total allocations|.*Total memory allocated",
+        "is a report of vmmap, footprint or dumpsys, of one moment":
+            r"Physical footprint|.*\bFootprint: |\*\* MEMINFO|Applications Memory Usage",
+    },
+    "record `while sleep 10; do date +%s; grep -E 'VmRSS|VmSwap' /proc/PID/status; done`": {
+        "is /proc/PID/statm, in pages without names": r"\d+ \d+ \d+ \d+ 0 \d+ 0$",
+    },
+    "record `pidstat -r -h -p PID 10`": {
+        "is the output of atop -P, without names": r"(PRM|PRC|MEM|CPU|CPL) \S+ 1\d{9} ",
+    },
+    'record `typeperf "\\Process(NAME)\\Working Set - Private" -si 10 -f CSV -o FILE`': {
+        "is a list of PowerShell's Get-Counter": r"Timestamp +CounterSamples|Readings +: \\\\",
+    },
+    "record `dotnet-counters collect --format csv -p PID`": {
+        "is the screen of dotnet-counters": r"Press p to pause|\[System\.Runtime\]$",
+    },
+    "write the time and torch.cuda.memory_allocated() as CSV": {
+        "is torch.cuda.memory_summary()": r".*PyTorch CUDA memory summary",
+    },
+    "record with collectd's csv plugin": {
+        "is what collectd's exec and unixsock plugins exchange": r"PUTVAL \S+ interval=",
+    },
+    'write CSV, or JSON (Telegraf: `data_format = "json"`)': {
+        "is the line protocol of InfluxDB":
+            r"[\w.-]+(,[\w.-]+=[^ ,]+)* ([\w.-]+=[^ ,]+,?)+ 1\d{9,18}$",
+    },
+    "write it with df.to_csv(FILE)": {"is a DataFrame that pandas shortened": r"\.\. +\.\.\."},
+    "repeat it with `/fo csv`": {"is the table of tasklist": r"Image Name +PID "},
+    "repeat it with `--csv`": {"is what rocm-smi prints for people": r"=+ ROCm|GPU\[\d\]\s*:"},
+    "repeat it with `--format=json`": {"is what promtool prints for people": r".*\} =>$"},
+    "request format=json or format=csv": {"is Graphite's raw format": r"[^,\s]+(,\d+){3}\|"},
+    "print json.dumps(...), one object a line": {"is a Python dict": r"\s*\{'"},
+    "print GC.stat.to_json, one object a line": {"is a Ruby hash": r"\{:?\"?\w+\"? ?=>"},
+    _LINES: {
+        "is an Erlang term": r"\[?\{\w+,\d+\}",
+        "is XML or HTML": r"\s*<(\?xml|!DOCTYPE|html)",
+        "is a drawn box": r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$",
+        "is YAML": r"---$|\w+:$",
+    },
+}  # fmt: skip
 _WORDS, _WORDS_A_LINE = re.compile(r"[A-Za-z]{3,}"), 4
 _LEVEL = re.compile(
     r"\b(INFO|DEBUG|WARN(ING)?|ERROR|TRACE|CRITICAL|NOTICE)\b|\]\[info\]|(Decode|Prefill) batch|"
@@ -128,9 +101,10 @@ _LABELLED = re.compile(
 def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
     """Return half a sentence on what ``lines`` are and what to record instead; empty if unknown."""
     first = [line.text for line in lines[:_LOOKED_AT]]
-    for pattern, what in _KINDS:
-        if any(re.match(pattern, text) for text in first):
-            return what
+    for advice, kinds in _KINDS.items():
+        for what, pattern in kinds.items():
+            if any(re.match(pattern, text) for text in first):
+                return f"{what}; {advice}"
     if is_json and first[0].lstrip().startswith(("{", '["', "[{")):
         return ""
     logs = [text for text in first if _LEVEL.search(text) or _LABELLED.search(text)]
