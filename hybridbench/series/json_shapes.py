@@ -201,7 +201,7 @@ def _described(node: Object) -> Iterator[_Series]:
         if isinstance(one, dict) and is_column(column)
     ]
     for at, times, values in _timed([column for _, column in pairs]):
-        yield _description(pairs[at][0]), times, values
+        yield _labels(pairs[at][0]), times, values
 
 
 def _timed(
@@ -217,21 +217,6 @@ def _timed(
         if column is not times and len(column) == len(times):
             values = ["nan" if number is None else str(number) for number in column]
             yield at, list(map(str, times)), values
-
-
-def _description(one: Object) -> dict[str, str]:
-    """Return the labels of a described column, including its name and unit."""
-    of_labels, config, tags = one.get("labels"), one.get("config"), one.get("group_tags")
-    found = {str(k): str(v) for k, v in of_labels.items()} if isinstance(of_labels, dict) else {}
-    name, unit = found.get("__name__") or one.get("name") or "value", _unit(one)
-    if isinstance(config, dict):
-        unit = unit or heading_unit(config.get("unit"))
-    for number, tag in enumerate(tags if isinstance(tags, list) else ()):
-        key, colon, value = str(tag).partition(":")
-        found[key if colon else f"tag{number}"] = value if colon else key
-    if is_json_number(one.get("query_index")):
-        found["query"] = str(one["query_index"])
-    return {**found, "__name__": f"{name}{unit}"}
 
 
 def _are_points(points: object, of_metric: bool) -> TypeGuard[list[list[object]]]:
@@ -255,22 +240,31 @@ def _unevenness(column: Sequence[object]) -> float:
     return float(np.ptp(steps) / (abs(np.median(steps)) or 1.0))
 
 
-def _labels(node: Object, key: str) -> dict[str, str]:
-    metric = node.get("metric")
+def _labels(node: Object, key: str = "") -> dict[str, str]:
+    """Return the labels of a series or a described column, including its name and unit.
+
+    ``key`` is the name of its list, used if it has none of its own.
+    """
+    metric, of_labels, tags = node.get("metric"), node.get("labels"), node.get("group_tags")
     if isinstance(metric, dict):
         return {str(key): str(value) for key, value in metric.items()}
-    name = next(
-        (node[k] for k in ("metric", "Label", "target", "name") if isinstance(node.get(k), str)),
-        key or "value",
-    )
-    found = {"__name__": f"{name}{_unit(node)}"}
+    found = {str(k): str(v) for k, v in of_labels.items()} if isinstance(of_labels, dict) else {}
+    names = (found.get("__name__"), *map(node.get, ("metric", "Label", "target", "name")))
+    name = next((one for one in names if one and isinstance(one, str)), key or "value")
     if isinstance(node.get("scope"), str):
         found["scope"] = str(node["scope"])
-    return found
+    for number, tag in enumerate(tags if isinstance(tags, list) else ()):
+        tag_key, colon, value = str(tag).partition(":")
+        found[tag_key if colon else f"tag{number}"] = value if colon else tag_key
+    if is_json_number(node.get("query_index")):
+        found["query"] = str(node["query_index"])
+    return {**found, "__name__": f"{name}{_unit(node)}"}
 
 
 def _unit(node: Object) -> str:
-    units = node.get("unit")
+    units, config = node.get("unit"), node.get("config")
+    if units is None and isinstance(config, dict):
+        units = config.get("unit")
     first = units[0] if isinstance(units, list) and units else units
     return heading_unit(first.get("name") if isinstance(first, dict) else first)
 
