@@ -45,7 +45,6 @@ from hybridbench.series.units import (
     Meaning,
     Role,
     bare_name,
-    counted_by_program,
     counts_so_far,
     is_collected,
     is_gated,
@@ -226,7 +225,7 @@ class _JudgedFile:
         self._zero_s = min(float(c.t_s.min()) for c in self.file.columns if c.t_s.size)
         self._absolute = any(c.absolute for c in self.file.columns)
         self._names = self.file.names()
-        self._counted = counted_by_program(self._names)
+        self._bare_names = frozenset(map(unlabelled, self._names))
         numbers = [c for c in self.file.columns if not c.is_text]
         self._are_bytes = _are_bytes([c for c in numbers if c.usual_unit == "bytes"])
         if self.options.unit is not None:
@@ -426,8 +425,7 @@ class _JudgedFile:
         if meaning.role is Role.COUNTER and _sinks(column):
             # It is a number of threads, for example, rather than work done.
             meaning = replace(meaning, role=Role.LEVEL)
-        so_far = column.counts or column.name in self._counted
-        so_far = so_far or counts_so_far(column.name, self._names)
+        so_far = column.counts or counts_so_far(column.name, self._bare_names)
         if so_far and meaning.role is Role.LEVEL and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
         timed = not meaning.known or meaning.unit is Unit.SECONDS

@@ -120,17 +120,20 @@ _CUMULATIVE = re.compile(
 # Words for events and traffic so far: a column that has one and never falls is not a level.
 _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|p?faults|restarts|"
-    r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
+    r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
-    r"dropped|evicted|aborted|freed|expired|inserted|updated|deleted|exported|logged|seen|done|"
+    r"dropped|evicted|aborted|(lazy)?freed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
     r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
     r"([_ ]?[(\[]\w+[)\]])?$|^cum(ulative)?_|"
-    r"^(if_)?(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$",
+    r"^(if_)?(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$|"
+    # The kernel, as it names them and as node_exporter does; Chrome's Performance.getMetrics.
+    r"^oom(_(group_)?kill)?$|^node_(?!netstat_Tcp_Curr_Estab|netstat_Ip_)(netstat|vmstat)_|"
+    r"^(layout|recalc_style|script|task)_(count|duration)$",
     re.I,
 )
 # The same words as label values, as in Ray's tasks and actors.
@@ -142,25 +145,19 @@ _MAY_COUNT = re.compile(
     # A total may be of all time.
     r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free)).*|(.*[_ .:/-])?"
     r"(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
-    r"transactions|batches|forks|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
+    r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
     r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?)",
     re.I,
 )
-# Counters of single programs: a name that identifies the program, and its counters' names.
+# Counters whose names mean that only beside a name of their program: memory.events, and MySQL's
+# SHOW GLOBAL STATUS, which prints counters except for a few.
 _OF_PROGRAM = (
-    # memory.events
-    ("oom_kill", "low|high|max|oom(_kill|_group_kill)?|sock_throttled"),
-    # What MySQL's SHOW GLOBAL STATUS prints is a counter unless it is one of these.
+    ("oom_kill", "low|high|max|sock_throttled"),
     ("Threads_connected",
      r"(?!Threads_(cached|connected|running)|\w*_pending_|(Innodb_num_)?open_|Prepared_stmt_count|"
      r"Innodb_(buffer_pool_(bytes|pages)_(data|dirty|free|misc|old|total)|row_lock_current|"
      r"mem|history|checkpoint|ibuf)|Memory_used|Key_blocks_|Qcache_(free|queries|total)|Max_used)"
      r"[A-Z][a-z]+(_\w+)?"),
-    ("redis_version|used_memory",
-     r"lazyfreed_objects|rdb_changes_since_last_save|total_forks|lru_clock|active_defrag_\w+"),
-    (r"node_\w+", r"node_(?!netstat_Tcp_CurrEstab|netstat_Ip_)(netstat|vmstat)_\w+"),
-    # Chrome's Performance.getMetrics
-    ("JSHeapUsedSize", r"(Layout|RecalcStyle)Count|\w+Duration"),
 )  # fmt: skip
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
@@ -362,27 +359,19 @@ def _last(name: str) -> str:
     return re.split(r"[.\]]", name)[-1]
 
 
-def counts_so_far(name: str, beside: Sequence[str] = ()) -> bool:
+def counts_so_far(name: str, beside: Collection[str] = ()) -> bool:
     """Return whether ``name`` has a word for events or traffic so far: hits, errors, bytes_sent.
 
-    ``allocated`` is such a word only if the same name with ``freed`` is in ``beside``.
+    Some words are such only ``beside`` others, which are without labels: ``allocated`` beside the
+    same name with ``freed``, and the counters of single programs.
     """
-    head, word, tail = name.rpartition("allocated")
-    is_half = bool(word) and f"{head}freed{tail}" in beside
+    bare = unlabelled(name)
+    head, word, tail = bare.rpartition("allocated")
+    if bool(word) and f"{head}freed{tail}" in beside:
+        return True
     words = _CAMEL_WORD.sub("_", bare_name(name) or name)
-    return is_half or bool(_SO_FAR_LABEL.search(name) or _SO_FAR.search(words))
-
-
-def counted_by_program(names: Sequence[str]) -> Collection[str]:
-    """Return those of ``names`` that are counters of the program that the other names identify."""
-    bare = {name: unlabelled(name) for name in names}
-    different = set(bare.values())
-    counters = [
-        pattern
-        for shows, pattern in _OF_PROGRAM
-        if any(re.fullmatch(shows, name) for name in different)
-    ]
-    return {name for name in names if any(re.fullmatch(p, bare[name]) for p in counters)}
+    of_program = any(one in beside and re.fullmatch(more, bare) for one, more in _OF_PROGRAM)
+    return of_program or bool(_SO_FAR_LABEL.search(name) or _SO_FAR.search(words))
 
 
 def is_collected(name: str) -> bool:
