@@ -233,6 +233,7 @@ class _JudgedFile:
             with _named("--unit", self.options.unit):
                 parse_unit(self.options.unit)
         self._columns = [self._taken(c, m) for c, m in self._meanings(numbers)]
+        self._unread = list(self._not_read())[:_UNREAD_MAX]
 
     def judge(self) -> FileVerdict:
         thresholds = self._thresholds()
@@ -259,9 +260,7 @@ class _JudgedFile:
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
         if not (self.options.metrics or limits):
             # Memory that is not read may leak.
-            every += [
-                _not_read(column, why) for column, why in self._unread() if _is_memory(column)
-            ]
+            every += [row for row in self._unread if is_memory(unlabelled(row.name))]
         rows = [row for row in every if row.name not in open_names] or every
         if open_names and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
@@ -286,7 +285,7 @@ class _JudgedFile:
                 line, cell = column.text_at
                 yield f"{column.name}: {cell!r} in line {line} is not a number: left out"
         yield from self._cache_note(judged)
-        yield from (_said(*unread) for unread in self._unread() if unread[0].name not in judged)
+        yield from (_said(row) for row in self._unread if row.name not in judged)
         if self.options.steady_at is None:
             yield _NO_STEADY_START
         if question.works:
@@ -348,7 +347,7 @@ class _JudgedFile:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak "
                 f"(columns: {columns_few(self._names)}); choose with --metric NAME"
-                f"{''.join(f'; {_said(*unread)}' for unread in self._unread())}.",
+                f"{''.join(f'; {_said(row)}' for row in self._unread)}.",
                 code=ErrorCode.NEEDS_OPTION,
             )
         return [
@@ -372,16 +371,16 @@ class _JudgedFile:
         of_run = any(unlabelled(c.name) == MEMORY for c in levels)
         return [c for c in levels if not of_run or is_gated(c.name)]
 
-    def _unread(self) -> list[tuple[RawColumn, NoNumber]]:
-        """Return changing columns with numbers that are not read, the first of each name."""
-        columns = [c for c in self.file.columns if c.is_text and not c.is_fixed]
-        found = {
-            unlabelled(column.name): (column, NoNumber(cell=cell, line=line))
-            for column in reversed(columns)
-            for line, cell in [column.text_at or (0, "")]
-            if _may_measure(column.name, cell) and meaning_of(column.name).role is not Role.SHOWN
-        }
-        return list(found.values())[:_UNREAD_MAX]
+    def _not_read(self) -> Iterator[JudgedSeries]:
+        """Yield a row for each changing column whose numbers are not read, one of each name."""
+        names = set[str]()
+        for column in self.file.columns:
+            name, (line, cell) = unlabelled(column.name), column.text_at or (0, "")
+            measures = column.is_text and not column.is_fixed and _may_measure(name, cell)
+            if measures and name not in names and meaning_of(name).role is not Role.SHOWN:
+                names.add(name)
+                series = ExternalSeries(column.name, column.t_s, column.value, Unit.COUNT)
+                yield undecided(series, NoNumber(cell=cell, line=line))
 
     def _cache_note(self, judged: Collection[str]) -> Iterator[str]:
         """Say which columns include the kernel's cache, and which to judge instead."""
@@ -544,23 +543,13 @@ def _are_bytes(columns: Sequence[RawColumn]) -> bool:
     return bool(largest >= _PROCESS_BYTES and (largest > _PROCESS_KIB or not split))
 
 
-def _not_read(column: RawColumn, reason: NoNumber) -> JudgedSeries:
-    """Return a row for memory in a form that is not read."""
-    series = ExternalSeries(column.name, column.t_s, column.value, Unit.COUNT, unit_known=False)
-    return undecided(series, reason)
-
-
-def _said(column: RawColumn, reason: NoNumber) -> str:
-    return f"{column.name}: {reason.text()}: not judged"
-
-
-def _is_memory(column: RawColumn) -> bool:
-    return is_memory(unlabelled(column.name))
+def _said(unread: JudgedSeries) -> str:
+    return f"{unread.name}: {unread.result.reason}: not judged"
 
 
 def _may_measure(name: str, cell: str) -> bool:
     """Return whether ``cell`` looks like a number or, in a column of memory, begins like one."""
-    begins = is_memory(unlabelled(name)) and _BEGINS_LIKE_NUMBER.match(cell)
+    begins = is_memory(name) and _BEGINS_LIKE_NUMBER.match(cell)
     return bool(begins or _NUMBER_LIKE.fullmatch(cell)) and not looks_like_time(cell)
 
 
