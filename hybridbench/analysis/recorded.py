@@ -123,7 +123,7 @@ def undecided(series: ExternalSeries, reason: Reason) -> JudgedSeries:
         metric=series.name,
         outcome="INCONCLUSIVE",
         window_s=(float(series.t_s[0]), float(series.t_s[-1])) if series.t_s.size else (0.0, 0.0),
-        rate_per_hour=Rate(0.0, -np.inf, np.inf, series.unit.value, "h"),
+        rate_per_hour=None,
         rate_per_request=None,
         floor_per_hour=0.0,
         limit_per_hour=None,

@@ -379,7 +379,8 @@ class _JudgedFile:
             measures = column.is_text and not column.is_fixed and _may_measure(name, cell)
             if measures and name not in names and meaning_of(name).role is not Role.SHOWN:
                 names.add(name)
-                series = ExternalSeries(column.name, column.t_s, column.value, Unit.COUNT)
+                t_s = column.t_s - self._zero_s
+                series = ExternalSeries(column.name, t_s, column.value, Unit.COUNT)
                 yield undecided(series, NoNumber(cell=cell, line=line))
 
     def _cache_note(self, judged: Collection[str]) -> Iterator[str]:

@@ -533,7 +533,9 @@ def test_memory_in_a_form_that_is_not_read_leaves_the_file_undecided(
     verdict = judged(tmp_path, "\n".join(["time;rss_bytes;heap", *rows]))
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert (verdict.rows[1].name, verdict.rows[1].result.reason) == ("heap", said)
+    row = verdict.rows[1]
+    assert (row.name, row.result.reason, row.result.rate_per_hour) == ("heap", said, None)
+    assert row.result.window_s == (0.0, 7140.0)
     with pytest.raises(HybridbenchError, match=f"heap: {re.escape(said)}"):
         judged(tmp_path, "\n".join(["time;heap", *(row.replace(f"{2**30};", "") for row in rows)]))
     chosen = JudgeOptions(steady_at="10m", metrics=("rss_bytes",))
