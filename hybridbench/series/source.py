@@ -21,6 +21,8 @@ _BAD_SHARE = 0.01
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(\x07|\x1b\\)|\([0B]|[=>])")
 # What psql's \watch prints above each table, perhaps after a title.
 _OF_PSQL = re.compile(r"(?:.*\t)? *(\S[^\t]*) \(every \d[\d.]*s\)$")
+# promtool tsdb dump writes the name of a metric as a label.
+_OF_DUMP = re.compile(r'^\{__name__="([^"]+)"(?:, )?([^}]*)\}')
 # The longest step between times; shorter than 4096 where the lines may be byte counts, whose steps
 # are multiples of that.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
@@ -139,11 +141,12 @@ def _parted(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _untitled(line: str) -> str:
-    """Return a line without what only psql's watch, memcached or a drawn table adds to it."""
+    """Return a line without what psql's watch, memcached, promtool or a drawn table adds."""
     if line.startswith("STAT "):
         return line[5:].replace(" ", ": ", 1)
     if line.startswith("|") and line.endswith("|"):
         return line.strip("| ")
+    line = _OF_DUMP.sub(r"\1{\2}", line)
     match = _OF_PSQL.match(line) if line.endswith("s)") else None
     return line if match is None else match[1]
 
