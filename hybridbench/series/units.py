@@ -114,7 +114,7 @@ _CUMULATIVE = re.compile(
     r"[rw]char|sysc[rw]|cancelled_write_bytes|(usage|user|system|throttled|burst)_usec|"
     r"nr_(periods|throttled|bursts)|"
     r"memory[._]events[._](local[._])?(low|high|max|oom\w*)|"
-    rf"{UPTIME.pattern}|gc_?count|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    rf"{UPTIME.pattern}|gc_?(count|num)|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
 # Words for events and traffic so far: a column that has one and never falls is not a level.
@@ -123,7 +123,7 @@ _SO_FAR = re.compile(
     r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
-    r"dropped|evicted|aborted|(lazy)?freed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
+    r"dropped|evicted|aborted|(lazy)?freed|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|"
@@ -191,7 +191,7 @@ _COLLECTED = re.compile(
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # Totals that include the page cache, used only if no memory column of the file excludes it.
 _WITH_CACHE = re.compile(
-    r"memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
+    r"(.*\.)?memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
     r"(kb|%|.*\.)memused(-percent)?|system\.memory\.used\.\w+|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
 )

@@ -832,6 +832,7 @@ def test_few_digits_that_rise_bound_no_growth(
         *("net_in", "network out", "gc_time_ms", "total_pause_ns", "total_connections", "accepted"),
         *("dotnet.gc.heap.total_allocated (By)", "seq", "expired_keys", "total_net_input_bytes"),
         *("CumConns", "memoryInfo.pfaults", "accepted conn", "in_bytes", "ifOutOctets", "bytes_in"),
+        *("gc_num", "gc_bytes_reclaimed"),
         *("memory.events.high", "memory_events_local_oom_kill", "num_processes_started"),
         'tasks{State="FINISHED"}',
     ],

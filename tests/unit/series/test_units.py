@@ -107,6 +107,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ('container/memory/used_bytes{memory_type="evictable"}', Role.CACHE),
         ("%memused", Role.WITH_CACHE),
         ("system.memory.used.bytes", Role.WITH_CACHE),
+        ("node.memory.usageBytes", Role.WITH_CACHE),
         ("memory.peak", Role.CUMULATIVE),
         ("total_pgfault", Role.CUMULATIVE),
         ("rchar", Role.CUMULATIVE),
