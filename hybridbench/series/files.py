@@ -31,7 +31,7 @@ from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_shapes import json_table
 from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
-from hybridbench.series.source import Source, lines_of
+from hybridbench.series.source import Source, counted, lines_of
 from hybridbench.series.table import table
 from hybridbench.series.timeline import Timeline, make_timeline
 
@@ -125,11 +125,8 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     if is_json:
         return json_table(text, lines, source)
     if left_out:
-        source.notes.append(
-            f"1 line from a shell or a tool skipped (line {left_out[0]})"
-            if len(left_out) == 1
-            else f"{len(left_out)} lines from a shell or a tool skipped, first line {left_out[0]}"
-        )
+        said = counted(len(left_out), "line")
+        source.notes.append(f"{said} from a shell or a tool skipped, first line {left_out[0]}")
     if are_pairs(lines):
         return pairs(lines, source)
     return table(lines, source)

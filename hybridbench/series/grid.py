@@ -27,7 +27,7 @@ from hybridbench.series.cells import (
     units_of,
 )
 from hybridbench.series.owners import TextColumn, keys_of, labels, levels_in_turn, parts_of
-from hybridbench.series.source import Line, Source
+from hybridbench.series.source import Line, Source, counted
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
     UNITS_S,
@@ -272,11 +272,8 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     twice = [b[0].number for a, b in pairwise(grid.rows) if a[1] == b[1]]
     rows = [grid.rows[0], *(b for a, b in pairwise(grid.rows) if a[1] != b[1])]
     if twice:
-        source.notes.append(
-            f"1 row repeats the row above (line {twice[0]}): skipped"
-            if len(twice) == 1
-            else f"{len(twice)} rows repeat the row above (first in line {twice[0]}): skipped"
-        )
+        said = counted(len(twice), "row")
+        source.notes.append(f"{said} equal to the row above skipped, first line {twice[0]}")
     try:
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")
     except BadTimeError as error:

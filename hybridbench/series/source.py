@@ -91,7 +91,8 @@ class Source:
         elif len(bad) > max(few, _BAD_SHARE * len(lines)) or len(bad) == len(lines) > 0:
             raise self.wrong(refusal, bad[0].number)
         elif bad:
-            self.notes.append(f"{len(bad)} lines left out, {why}, first {bad[0].number}")
+            said = counted(len(bad), "line")
+            self.notes.append(f"{said} left out, {why}, first {bad[0].number}")
 
     def check_has_times(self) -> None:
         """Refuse an interval between samples, because the file already has times.
@@ -115,6 +116,11 @@ class Line:
     number: int
     text: str
     at: str = ""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``count`` and the noun, in the plural unless it is 1."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def lines_of(text: str) -> tuple[list[Line], list[int]]:

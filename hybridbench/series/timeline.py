@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.series.source import Source
+from hybridbench.series.source import Source, counted
 
 _DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
 _UNSORTED_MIN = 0.1  # if more of the rows go back and no two times are equal: an unsorted file
@@ -50,7 +50,7 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
             note("the rows were not in the order of their times: sorted")
         elif behind.mean() <= _DROPPED_MAX:
             rows, t = rows[~behind], t[~behind]
-            note(f"{_times(int(behind.sum()), 'row')} went back in time: left out")
+            note(f"{counted(int(behind.sum()), 'row')} went back in time: left out")
         elif absolute and not _is_clock_set_back(t):
             order = _in_blocks(t, source)
             rows, t = rows[order], t[order]
@@ -58,7 +58,7 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
         else:
             t, starts = _joined(t, source)
             note(
-                f"the times go back {_times(len(starts), 'time')}: a new start each, nothing is "
+                f"the times go back {counted(len(starts), 'time')}: a new start each, nothing is "
                 "fitted across"
             )
     last_of_its_time = np.concatenate([np.diff(t) > 0, [True]]) if t.size else np.ones(0, bool)
@@ -69,7 +69,7 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
             "file? keep the rows of one, or add a column that says whose row it is."
         )
     if doubles:
-        note(f"{_times(doubles, 'row')} shared a time with the next: the last one counts")
+        note(f"{counted(doubles, 'row')} shared a time with the next: the last one counts")
     return Timeline(rows[last_of_its_time], t[last_of_its_time], starts)
 
 
@@ -90,7 +90,7 @@ def _in_blocks(t: FloatArray, source: Source) -> NDArray[np.intp]:
     blocks = sorted((np.arange(a, b) for a, b in pairwise(edges)), key=lambda rows: t[rows[0]])
     if any(t[after[0]] < t[before[-1]] for before, after in pairwise(blocks)):
         raise source.wrong(
-            f"the times go back {_times(len(blocks) - 1, 'time')} and overlap: several processes "
+            f"the times go back {counted(len(blocks) - 1, 'time')} and overlap: several processes "
             "in one file? keep the rows of one, or add a column that says whose row it is."
         )
     return np.concatenate(blocks)
@@ -111,7 +111,3 @@ def _joined(t: FloatArray, source: Source) -> tuple[FloatArray, tuple[float, ...
     shift[back] = usual - steps[back - 1]
     whole = t + np.cumsum(shift)
     return whole, tuple(whole[back].tolist())
-
-
-def _times(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
