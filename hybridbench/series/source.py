@@ -151,7 +151,7 @@ def _untitled(line: str) -> str:
     if line.startswith("STAT "):
         return line[5:].replace(" ", ": ", 1)
     if line.startswith("|") and line.endswith("|"):
-        return line.strip("| ")
+        return line[1:-1].strip()
     line = _OF_DUMP.sub(r"\1{\2}", line)
     match = _OF_PSQL.match(line) if line.endswith("s)") else None
     return line if match is None else match[1]

@@ -108,6 +108,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "memcached": (lambda i: f"STAT pid 42\nSTAT time {at(i).timestamp():.0f}\nSTAT version 1.6.21\nSTAT bytes {2**30 + 2**20 * i}\nSTAT total_items {5000 + i * 50}\nEND", {"bytes": "60.0"}),
     "status of php-fpm": (lambda i: f"{at(i).timestamp():.0f}\npool:                 www\nprocess manager:      dynamic\nstart since:          {60 * i}\naccepted conn:        {i * 20}\nidle processes:       3\nactive processes:     {4 + i}\nslow requests:        0", {"active processes": "60?"}),
     "pandas, printed": (lambda i: ("                  time   rss_mib\n" if i == 0 else "") + f"{i:<3} {at(i):%Y-%m-%d %H:%M:%S} {500 + i:>9}.0", {"rss_mib": "60.0"}),
+    "pandas, to_markdown": (lambda i: ("|    | time | rss_mib |\n|---:|:---|---:|\n" if i == 0 else "") + f"| {i:>2} | {at(i).isoformat()} | {500 + i} |", {"rss_mib": "60.0"}),
     "R, with row names": (lambda i: ('"time","rss_mib"\n' if i == 0 else "") + f'"{i + 1}","{at(i).isoformat()}",{500 + i}.5', {"rss_mib": "60.0"}),
     "a comma behind each row": (lambda i: ("time,rss_mib\n" if i == 0 else "") + f"{at(i).isoformat()},{500 + i}.5,", {"rss_mib": "60.0"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
