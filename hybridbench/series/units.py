@@ -146,7 +146,10 @@ _MAY_COUNT = re.compile(
     r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free)).*|(.*[_ .:/-])?"
     r"(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
     r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
-    r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?)",
+    r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
+    # Of tasks or pages, for example, a program may count those that it has handled.
+    r"(?!(.*[_ ])?(thread|fd|handle|object|connection|socket|process|slot|session|client|listener)"
+    r"s?[_ ]count$).*[_ ]count)",
     re.I,
 )
 # Counters whose names mean that only beside a name of their program: memory.events, and MySQL's

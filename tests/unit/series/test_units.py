@@ -159,6 +159,8 @@ def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
 
 def test_a_total_that_is_not_memory_may_count() -> None:
     assert meaning_of("total_items").may_count
+    assert meaning_of("task_count").may_count
+    assert not meaning_of("listener_count").may_count
     assert not meaning_of("total_allocated").may_count
     assert not meaning_of("total_active_sessions").may_count
 
