@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hybridbench.series.source import Line
 
-_LOOKED_AT = 12
+_LOOKED_AT, _BEGINNING = 12, 1000  # lines; characters of each that show whether it is a log
 _PS = "`while sleep 10; do date +%s; ps -o rss= -p PID; done`"
 _SMI = "`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv -l 10`"
 _METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
@@ -107,7 +107,9 @@ def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
                 return f"{what}; {advice}"
     if is_json and first[0].lstrip().startswith(("{", '["', "[{")):
         return ""
-    logs = [text for text in first if _LEVEL.search(text) or _LABELLED.search(text)]
+    # The search takes time with the square of a word's length.
+    begins = [text[:_BEGINNING] for text in first]
+    logs = [text for text in begins if _LEVEL.search(text) or _LABELLED.search(text)]
     if logs and 2 * len(logs) >= len(first):
         return f"is a log; {_LINES}, or record the server's metrics: {_METRICS}"
     return ""

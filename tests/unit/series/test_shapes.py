@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -287,6 +288,15 @@ def test_what_holds_no_series_is_named_with_what_to_record(
         judged(tmp_path, text, JudgeOptions(interval_s=60.0))
 
     assert "\n" not in str(refused.value)
+
+
+def test_a_very_long_word_is_no_matter_of_minutes(tmp_path: Path) -> None:
+    begun_s = perf_counter()
+
+    with pytest.raises(HybridbenchError):
+        judged(tmp_path, f"time,rss_bytes\n1,{'a' * 200_000},5\n" * 3)
+
+    assert perf_counter() - begun_s < 5.0
 
 
 @pytest.mark.parametrize(
