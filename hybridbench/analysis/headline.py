@@ -58,6 +58,16 @@ def _headline(verdict: Verdict, memory: MetricResult | None) -> str:
     return f"no findings in {length}; memory growth is at most {bound} (95%)"
 
 
+def full_headline(verdict: Verdict) -> str:
+    """Return the headline of ``verdict`` with the whole title of its first finding.
+
+    For a verdict whose findings are not printed with it.
+    """
+    if not verdict.findings:
+        return verdict.headline
+    return verdict.findings[0].title + _more(verdict)
+
+
 def _more(verdict: Verdict) -> str:
     kind = verdict.kind
     more = sum(f.verdict is kind and verdict.stands(f) for f in verdict.findings[1:])

@@ -11,6 +11,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from hybridbench.analysis.headline import full_headline
 from hybridbench.analysis.stopping import Look, decide, settled
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
@@ -227,7 +228,7 @@ class Extension:
             return
         self._extended = True
         verdict = self._verdicts.seen[-1].verdict
-        why = verdict.headline
+        why = full_headline(verdict)
         self.recorder.event(Extended(self.limit_s, why))
         self.status.duration_s += self.limit_s
         word = "undecided" if verdict.kind is VerdictKind.INCONCLUSIVE else "to be confirmed"

@@ -17,6 +17,8 @@ from tests.unit.made_findings import a_finding
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
 
 OPEN, CLEAN, FAILS = VerdictKind.INCONCLUSIVE, VerdictKind.CLEAN, None
+# Longer than a headline may be.
+SAID = "private memory: growing by 1.00 GiB/h" + "; one reason more" * 10
 
 
 @dataclass
@@ -50,9 +52,8 @@ class ScriptedLooks:
 
 
 def _verdict(kind: VerdictKind) -> Verdict:
-    said = "growing by 1.00 GiB/h"
-    open_ = a_finding("undecided", OPEN, "rss_anon_swap_bytes", said, data={"needed_s": 600.0})
-    return Verdict(kind, said, (open_,) if kind is OPEN else (), (), None, "")
+    open_ = a_finding("undecided", OPEN, "rss_anon_swap_bytes", SAID, data={"needed_s": 600.0})
+    return Verdict(kind, f"{SAID[:100]}…", (open_,) if kind is OPEN else (), (), None, "")
 
 
 def run(*script: VerdictKind | None, limit_s: float = 600.0) -> tuple[FakeSoak, ScriptedLooks]:
@@ -85,7 +86,7 @@ def test_an_open_run_goes_on_until_two_looks_agree_that_it_is_clean() -> None:
     # Looks at 100, 130, 160, 190 and 220 s; the last is a minute after the first clean one.
     assert traffic_s(soak) == pytest.approx(221.0, abs=2.0)
     (extended,) = soak.sink.all_events(Extended)
-    assert (extended.limit_s, extended.text) == (600.0, "growing by 1.00 GiB/h")
+    assert (extended.limit_s, extended.text) == (600.0, SAID)
     assert [event.settled for event in soak.sink.all_events(ExtensionEnded)] == [True]
     assert any("undecided, extending by up to 10m" in note for note in soak.view.notes)
     assert soak.view.notes[-1].startswith("decided, ending: two interim analyses")
