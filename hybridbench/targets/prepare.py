@@ -188,7 +188,10 @@ class _Steps:
             giver = Layout(other.folder).environment
             linked = link_packages(same, giver, self.layout.environment)
             if linked:
-                self.say(f"{self.name}: {len(linked)} packages shared with {other.folder.name}")
+                self.say(
+                    f"{self.name}: {len(linked)} of {len(self.state.planned)} packages shared with "
+                    f"{other.folder.name}"
+                )
             self._store_installed(linked)
             missing = [one for one in missing if one not in linked]
         while missing:

@@ -299,7 +299,7 @@ def test_two_targets_share_what_both_need_and_can_be_removed_alone(
 
     prepare(OTHER, "1.0", tmp_path, tiny.environment, lines.append)
 
-    assert "other==1.0: 3 packages shared with tiny-1.0" in lines
+    assert "other==1.0: 3 of 3 packages shared with tiny-1.0" in lines
     assert not any("installed after" in line for line in lines)
     first, second = tiny.home / "env", tmp_path / "other-1.0" / "env"
     one, other = (site_packages(at) / "tensors.py" for at in (first, second))
