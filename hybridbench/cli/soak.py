@@ -79,8 +79,8 @@ EXIT_CODES = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
     "16 INVALID, 17 CORRUPT, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
 )
-# Options that apply only to the bundled engine, or only to servers.
-_OF_BUNDLED: Final = frozenset(
+# Options that do not apply to servers, or only to them.
+_NOT_OF_SERVERS: Final = frozenset(
     {
         "defect",
         "device",
@@ -506,8 +506,8 @@ def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
     """
     _refuse(
         context,
-        _OF_BUNDLED,
-        f"applies to the bundled engine only, and {other} names another",
+        _NOT_OF_SERVERS,
+        f"does not apply to a server, which {other} names",
         other,
     )
     if other == "--url":

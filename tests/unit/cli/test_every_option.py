@@ -655,7 +655,11 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         ("soak --no-stream", "--stream needs --url, which names a server."),
         (
             "soak --url http://127.0.0.1:1 --device cuda -- sleep 1",
-            "--device applies to the bundled engine only, and --url names another.",
+            "--device does not apply to a server, which --url names.",
+        ),
+        (
+            "soak --target vllm==0.32.0 --diagnose never",
+            "--diagnose does not apply to a server, which --target names.",
         ),
         (
             "soak --url http://127.0.0.1:1 --target sglang-cache==0.5.13 -- sleep 1",
