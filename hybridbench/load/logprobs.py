@@ -71,12 +71,7 @@ def tokens_in(logprobs: bytes) -> list[Token]:
     except msgspec.DecodeError:
         return []
     if found.content is not None:
-        return [
-            Token(
-                one.token, one.logprob, {other.token: other.logprob for other in one.top_logprobs}
-            )
-            for one in found.content
-        ]
+        return [Token(one.token, one.logprob, _by_text(one.top_logprobs)) for one in found.content]
     names, values = found.tokens or [], found.token_logprobs or []
     tops = found.top_logprobs or []
     if not len(names) == len(values) == len(tops):
@@ -112,6 +107,14 @@ def _by_id(triples: Sequence[_Triple]) -> dict[str, float]:
     return {f"{_BY_ID}{token}": value for value, token, _ in triples if value is not None}
 
 
+def _by_text(candidates: Sequence[_Candidate]) -> dict[str, float]:
+    """Map texts to logprobs: the largest, of tokens that look alike, such as those without text."""
+    found: dict[str, float] = {}
+    for one in candidates:
+        found[one.token] = max(one.logprob, found.get(one.token, one.logprob))
+    return found
+
+
 @dataclass(frozen=True)
 class Difference:
     """The first difference between an answer and the one that its request gets when sent alone.
@@ -119,8 +122,8 @@ class Difference:
     Args:
         place: index of the first token that differs.
         margin: how much likelier, in nats, the token of the lone answer was; a lower bound if the
-            other token is not among the most likely, or unknown because the answer ends; None if
-            the server does not say.
+            other token is not among the most likely, or unknown because the answer ends or because
+            its text has several readings; None if the server does not say.
     """
 
     place: int
@@ -149,28 +152,50 @@ def first_difference(
 
 
 def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Difference:
+    """Find the token of ``alone`` with the character ``place``, the first that differs.
+
+    The answers may have parted before it, at tokens that begin with the same text: "abR" is "ab"
+    and "R", or "a" and "bR".  So the margin is the smallest of those of all tokens up to this one.
+    """
     begun = 0
+    margins: list[float | None] = []
     for at, token in enumerate(tokens):
         if not alone.startswith(token.name, begun):
             break  # a partial character has no text of its own
-        if place < begun + len(token.name):
-            rest = answer[begun:]
-            if not rest:
-                hidden = any(BROKEN in name for name in token.others)
-                return Difference(at, None if hidden else token.gap)
-            same = [name for name in token.others if name and rest.startswith(name)]
-            longest = sorted((name for name in same if name != token.name), key=len)[-1:]
-            if any(BROKEN in name for name in longest or token.others):
-                return Difference(at, None)
-            return Difference(at, _margin(token, longest))
+        margins.append(_least_margin(token, answer[begun:]))
         begun += len(token.name)
+        if place < begun:
+            known = [margin for margin in margins if margin is not None]
+            return Difference(at, min(known) if len(known) == len(margins) else None)
     return Difference(place, None)
 
 
+def _least_margin(token: Token, rest: str) -> float | None:
+    """Return how much likelier ``token`` was than any other with which ``rest`` may begin."""
+    if BROKEN in token.name:
+        return None  # others may look like it
+    others = [name for name in token.others if name != token.name]
+    if not rest:
+        return None if any(BROKEN in name for name in others) else token.gap
+    likely = [name for name in others if _may_begin(rest, name)]
+    return None if any(BROKEN in name for name in likely) else _margin(token, likely)
+
+
+def _may_begin(text: str, name: str) -> bool:
+    """Return whether the first token of ``text`` may be one with this name."""
+    shown, broken, _ = name.partition(BROKEN)
+    following = text[len(shown) : len(shown) + 1]
+    is_cut = not following or not following.isascii()
+    return text.startswith(shown) and (not broken or is_cut)
+
+
 def _margin(token: Token, served: Sequence[str]) -> float | None:
-    """Return how much likelier ``token`` was than the token in ``served``, sent instead of it."""
+    """Return how much likelier ``token`` was than the likeliest in ``served``.
+
+    Without one of them among the likeliest, the least likely of these is used in its place.
+    """
     known = [token.others[name] for name in served if name in token.others]
     rest = [value for name, value in token.others.items() if name != token.name]
     if not known and not rest:
         return None
-    return token.logprob - (known[0] if known else min(rest))
+    return token.logprob - (max(known) if known else min(rest))

@@ -256,6 +256,6 @@ def _example(one: Differing) -> str:
             f"at output token {one.place + 1}, and the shorter one ends before the limit"
         )
     return (
-        f"{of}: output token {one.place + 1} was less likely by {one.margin or 0.0:.3g} nats than "
-        f"the one that the server gives it {alone}, three times"
+        f"{of}: output token {one.place + 1} was less likely by at least {one.margin or 0.0:.3g} "
+        f"nats than the one that the server gives it {alone}, three times"
     )

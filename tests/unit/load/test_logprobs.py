@@ -88,6 +88,38 @@ def test_the_margin_is_that_of_the_first_token_that_differs(
     assert first_difference(answer, " a b", TOKENS) == Difference(place, margin)
 
 
+@pytest.mark.parametrize(
+    ("answer", "place", "margin"),
+    [
+        # "a", "bR" or "ab", "R": the answers may have parted at the first token, or at the second.
+        ("abR", 1, 0.25),
+        # "d", "C" or "dC", of which the first was the likelier.
+        ("dCc", 0, 0.5),
+        # No other token listed for the first place is the beginning of this text.
+        ("abx", 1, 0.25),
+    ],
+)
+def test_a_text_with_several_readings_has_the_smallest_of_their_margins(
+    answer: str, place: int, margin: float
+) -> None:
+    tokens = [
+        Token("ab", -0.5, {"ab": -0.5, "a": -0.75, "d": -1.0, "dC": -3.0}),
+        Token("c", -0.5, {"c": -0.5, "R": -2.0, "x": -4.0}),
+    ]
+
+    assert first_difference(answer, "abc", tokens) == Difference(place, margin)
+
+
+def test_an_answer_may_end_with_any_of_the_tokens_that_have_no_text() -> None:
+    likeliest = [("c", -0.5), ("", -0.75), ("", -3.0), ("d", -2.0)]
+    candidates = [{"token": text, "logprob": logprob} for text, logprob in likeliest]
+    said = {"content": [{"token": "c", "logprob": -0.5, "top_logprobs": candidates}]}
+
+    tokens = tokens_in(json.dumps(said).encode())
+
+    assert first_difference("", "c", tokens) == Difference(0, 0.25)
+
+
 def test_ids_are_compared_one_by_one() -> None:
     assert first_difference([7, 3], [7, 8], BY_ID) == Difference(1, 0.25)
     assert first_difference([5, 8], [7, 8], BY_ID) == Difference(0, 1.5)
@@ -105,7 +137,7 @@ def test_tokens_that_share_a_text_have_no_margin(answer: str) -> None:
 
     assert first_difference(answer, " a b", tokens) == Difference(1, None)
     assert first_difference(" a", " a b", tokens) == Difference(1, None)
-    assert first_difference(" a c", " a b", tokens) == Difference(1, 2.5)
+    assert first_difference(" a c", " a b", tokens) == Difference(1, 1.5)
 
 
 def test_a_character_of_several_tokens_has_no_margin() -> None:

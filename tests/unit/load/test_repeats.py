@@ -71,7 +71,8 @@ def test_a_served_answer_that_no_request_gets_again_is_named_with_its_margin() -
     found = compared([answer(RIGHT), answer(OTHER, 4), answer(RIGHT)], server())
 
     (one,) = found.served
-    assert (one.place, one.prompt_tokens, one.margin, one.reused) == (1, 8, 4.0, True)
+    # The second token led by 4.0, the first by 3.0: they may have parted there unseen.
+    assert (one.place, one.prompt_tokens, one.margin, one.reused) == (1, 8, 3.0, True)
     assert (found.compared, found.served_differ, found.control_differ) == (3, 1, 0)
     assert found.control == ()
 
@@ -180,7 +181,7 @@ def test_a_streamed_answer_that_differs_from_the_whole_one_is_compared_once() ->
     found = in_both_ways(answer(OTHER), answer(RIGHT))
 
     assert (found.compared, found.served_differ, found.control_differ) == (3, 3, 3)
-    assert {(one.margin, one.streamed) for one in found.served} == {(4.0, True)}
+    assert {(one.margin, one.streamed) for one in found.served} == {(3.0, True)}
 
 
 def test_near_ties_that_fall_otherwise_in_a_whole_answer_have_no_margin_to_speak_of() -> None:

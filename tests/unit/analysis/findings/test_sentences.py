@@ -1125,8 +1125,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "request",
             evidence=(
                 "17 of 17 had reused a prefix, 40 of 395 right ones had",
-                "a request of 90 prompt tokens: output token 4 was less likely by 2.5 nats than "
-                "the one that the server gives it alone, three times",
+                "a request of 90 prompt tokens: output token 4 was less likely by at least 2.5 "
+                "nats than the one that the server gives it alone, three times",
                 "control: of as many answers computed together without the cache, 0 differ in the "
                 "same way",
                 "margins up to 0.5 nats count as rounding: it changed the logprobs of 1,900 tokens "
