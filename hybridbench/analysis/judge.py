@@ -266,7 +266,7 @@ def _verdict(
     memory = memory_result(result.metrics) or worst_memory(result.metrics)
     if memory is not None and facts.parts:
         memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
-    steady = result.window is not None and result.window.steady
+    steady = memory is not None and result.is_steady(memory.metric)
     smallest = boundary.value("the resolution", None, smallest_leak_called, memory)
     missing = boundary.value("what was not seen", (), not_seen, facts)
     serving = boundary.value("what was served", (), serving_results, facts, result.window)

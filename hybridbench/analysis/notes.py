@@ -53,19 +53,26 @@ _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
 )
 
 
+def without_steady(processes: Sequence[str] = ()) -> str:
+    """Return what a missing steady event leaves undecided: of the run, or of these processes."""
+    where = f" in {', '.join(processes)}" if processes else ""
+    return (
+        f"no steady event was seen{where}: the judged window may include warm-up, and growth over "
+        f"less than {format_duration(LEAK_WITHOUT_STEADY_S)} is not called a leak"
+    )
+
+
 def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[str]:
     """Yield sentences on how the run went and what that leaves undecided.
 
-    ``metrics`` has the final results.
+    ``metrics`` has the final results.  Whether processes are steady is reported with their results.
     """
     record = facts.record
     yield from _how_it_ended(facts)
     yield from _extended(facts)
-    if facts.window is not None and not facts.window.steady:
-        yield (
-            "no steady event was seen: the judged window may include warm-up, and growth over less "
-            f"than {format_duration(LEAK_WITHOUT_STEADY_S)} is not called a leak"
-        )
+    several = record.gates is None and any(unlabelled(name) != name for name in record.series)
+    if facts.window is not None and not facts.window.steady and not several:
+        yield without_steady()
     if not facts.idle and not record.all_events(IdleLook):
         yield "no idle checkpoint was taken: missing slots are judged from samples alone"
     busy = len(record.all_events(Checkpoint)) - len(facts.idle)

@@ -16,11 +16,12 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import ProcessView, process_views
 from hybridbench.analysis.findings.growth import growth_findings
 from hybridbench.analysis.findings.kept import kept_findings, without_parts
+from hybridbench.analysis.notes import without_steady
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
 from hybridbench.analysis.trend.allowance import Allowance, allowance_of
 from hybridbench.analysis.trend.metric_trend import with_q_values
-from hybridbench.foundation.labels import labelled, unlabelled
+from hybridbench.foundation.labels import labelled, unlabelled, whose
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Segment
 from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
@@ -83,7 +84,22 @@ def _with_views(
         grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary, tested)
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]
-    return replace(result, metrics=tuple(metrics), findings=tuple(findings)), allowed
+    warm, cold = _warm_and_cold(owned)
+    notes = (*result.notes, *([without_steady(() if not warm else cold)] if cold else ()))
+    judged_all = replace(
+        result, metrics=tuple(metrics), findings=tuple(findings), notes=notes, warm=warm
+    )
+    return judged_all, allowed
+
+
+def _warm_and_cold(
+    owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]],
+) -> tuple[frozenset[str], list[str]]:
+    """Return the labels of judged processes after a steady event, and the names of the others."""
+    windows = [(labelled("", view.labels), facts.longest.window) for view, facts, _ in owned]
+    judged = [(labels, window.steady) for labels, window in windows if window is not None]
+    warm = frozenset(labels for labels, steady in judged if steady)
+    return warm, [whose(labels) for labels, _ in judged if labels not in warm]
 
 
 def _start_s(owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]]) -> float:

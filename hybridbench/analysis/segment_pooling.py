@@ -61,7 +61,8 @@ _MERELY_SHORT = (
 class SegmentResult:
     """Results of one segment of a run, or of all segments together.
 
-    ``notes`` has what a reader must know besides the findings.
+    ``notes`` has what a reader must know besides the findings; ``warm`` has the labels, as text, of
+    the processes whose warm-up is known to have ended, and is None if none was judged by itself.
     """
 
     window: Window | None
@@ -70,6 +71,7 @@ class SegmentResult:
     notes: tuple[str, ...]
     decay: tuple[DecayResult, ...] = ()
     pooled_s: float | None = None  # for several segments: the judged part of the window
+    warm: frozenset[str] | None = None
 
     @property
     def judged_s(self) -> float:
@@ -81,6 +83,13 @@ class SegmentResult:
     @property
     def is_invalid(self) -> bool:
         return any(finding.verdict is VerdictKind.INVALID for finding in self.findings)
+
+    def is_steady(self, metric: str) -> bool:
+        """Whether warm-up had ended where ``metric`` was judged: in its process, or in the run."""
+        labels = metric[len(unlabelled(metric)) :]
+        if labels and self.warm is not None:
+            return labels in self.warm
+        return self.window is not None and self.window.steady
 
 
 def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:

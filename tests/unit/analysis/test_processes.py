@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from hybridbench.analysis.facts import processes
+from hybridbench.analysis.facts.kv_cache import KvCache
 from hybridbench.analysis.facts.processes import process_views
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord, Series
@@ -118,6 +121,26 @@ def test_a_restart_of_the_run_is_one_border_of_its_processes() -> None:
     (_, core) = process_views(record)
 
     assert [event.t_s for event in core.record.all_events(Segment)] == [300.0]
+
+
+def test_the_report_names_the_processes_without_a_steady_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leak = Run(seed=3, steady_s=None, leak_bytes_per_h=4 * GIB)
+    record = two_processes(leak, Run(steady_s=None))
+    note = "no steady event was seen{}: the judged window may include warm-up, and growth over "
+
+    neither = judge(record)
+    full = KvCache(tokens=1e4, most=1e4, computed=1e6, full_s=120.0, full_in_s=None)
+    monkeypatch.setattr(processes, "kv_caches", lambda _: {labelled("", CORE): full})
+    one = judge(record)
+
+    assert any(said.startswith(note.format("")) for said in neither.notes)
+    assert "without a steady event no growth is called a LEAK before 45m" in neither.can_rule_out
+    assert result(one, labelled(MEMORY, CORE)).outcome == "LEAK"
+    assert any(said.startswith(note.format(" in api")) for said in one.notes)
+    assert not any(said.startswith(note.format("")) for said in one.notes)
+    assert one.bounds.steady
 
 
 def test_a_further_process_changes_nothing_of_the_run_itself() -> None:
