@@ -51,7 +51,9 @@ def test_a_size_may_be_one_of_a_total(text: str, mib: float) -> None:
     read = number_in(text)
 
     assert read is not None
-    assert read == (pytest.approx(mib * 2**20), True)
+    size, in_bytes = read
+    assert size == pytest.approx(mib * 2**20)
+    assert in_bytes
 
 
 @pytest.mark.parametrize(
