@@ -23,7 +23,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Run elsewhere, because a build that works only in the checkout would pass otherwise.
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
-         "--no-index", "--disable-pip-version-check", "--target", str(target), str(ROOT)],
+         "--no-index", "--no-compile", "--disable-pip-version-check", "--target", str(target),
+         str(ROOT)],
         cwd=tmp_path_factory.mktemp("elsewhere"),
         check=True,
         timeout=300,

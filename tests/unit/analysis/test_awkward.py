@@ -13,7 +13,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 
-FEW, MANY = 8, 400
+FEW, MANY = 3, 400
 
 
 def answered(series: Awkward, floor: float = 0.0) -> Estimate | None:

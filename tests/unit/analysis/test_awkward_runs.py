@@ -176,7 +176,7 @@ def test_runs_of_awkward_series_are_judged_by_the_dozen(family: str) -> None:
     [("rss_bytes", Unit.BYTES), ("queue_depth", Unit.COUNT), ("throughput", Unit.PER_SECOND)],
 )
 def test_a_column_of_awkward_numbers_is_judged(family: str, name: str, unit: Unit) -> None:
-    for seed in range(4):
+    for seed in range(2):
         drawn = draw(family, 500 + seed)
         t = drawn.t_s - drawn.t_s[0]
         speed = unit is Unit.PER_SECOND
@@ -203,7 +203,7 @@ def test_a_column_of_awkward_numbers_is_judged(family: str, name: str, unit: Uni
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_drives_awkward_series_is_asked_for(family: str) -> None:
-    for seed in range(6):
+    for seed in range(3):
         drawn = draw(family, 900 + seed)
         value = only_readings(Series("value", drawn.t_s, drawn.value))
         counters = counters_of(drawn)
@@ -228,7 +228,7 @@ def counters_of(drawn: Awkward) -> EventCounters:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_levels_teeth_and_worsening_of_awkward_series_have_finite_numbers(family: str) -> None:
-    for seed in range(6):
+    for seed in range(3):
         drawn = draw(family, 1300 + seed)
         series = only_readings(Series("value", drawn.t_s, drawn.value))
         for stat in (Stat.MEAN, Stat.P50, Stat.P99, Stat.MAX, Stat.LAST, Stat.LAST_FIRST_RATIO):
@@ -249,7 +249,7 @@ def test_levels_teeth_and_worsening_of_awkward_series_have_finite_numbers(family
 def test_two_versions_with_awkward_blocks_are_compared(family: str) -> None:
     record = run_of(family, 7)
     verdict = judge_so_far(record)
-    for seed in range(4):
+    for seed in range(2):
         drawn = draw(family, 1700 + seed)
         names = ("throughput_tokens_per_s", "cpu_ms_per_token", "rest_anon_swap_bytes")
         blocks = [

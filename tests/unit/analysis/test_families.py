@@ -12,7 +12,7 @@ from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.families import FAMILIES, HEALTHY, LEAKS, UNDECIDED, draw
 
-FEW, MANY = 3, 60
+FEW, MANY = 2, 60
 # These keep growing until the end, though ever more slowly.
 NEVER_AT_REST = ("logarithmic fill", "hyperbolic settling")
 # Minimum share of leaks that are found; the others stay undecided.

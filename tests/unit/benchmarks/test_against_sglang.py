@@ -21,8 +21,6 @@ STAND_IN = """\
 #!{python}
 import json, sys
 from dataclasses import asdict
-from benchmarks.cache import TimedCache
-from benchmarks.cache_pattern import CachePattern
 assert sys.argv[1:] == ["-m", "benchmarks.sglang_cache"], sys.argv
 for line in sys.stdin:
     asked = json.loads(line)
@@ -30,6 +28,9 @@ for line in sys.stdin:
         if not asked["case"]["unified"] and asked["case"]["kind"] == "states":
             print(json.dumps({{"absent": "MambaRadixCache", "version": "1.2.3"}}), flush=True)
             continue
+        # Not earlier: these imports load PyTorch.
+        from benchmarks.cache import TimedCache
+        from benchmarks.cache_pattern import CachePattern
         cache = TimedCache(CachePattern(**asked["pattern"]), **asked["case"])
         print(json.dumps({{"cache": type(cache.cache).__name__, "version": "1.2.3"}}), flush=True)
         continue

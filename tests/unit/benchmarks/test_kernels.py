@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import kernel_watch
+from benchmarks import kernel_watch, kernels
 from benchmarks.batches import Traffic
 from benchmarks.kernel_rivals import FLA, SDPA
 from benchmarks.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
 from benchmarks.kernel_work import Work, work_of
-from benchmarks.kernels import KernelBench, OperationRow, bench_kernels
+from benchmarks.kernels import Ceilings, KernelBench, OperationRow, bench_kernels
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
 from hybridbench.engine.kernels.dispatch import REFERENCE, Kernels, kernels_for
@@ -180,6 +180,14 @@ def rows_of(result: KernelBench) -> dict[str, list[OperationRow]]:
     return {table.phase: list(table.rows) for table in result.tables}
 
 
+@pytest.fixture
+def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure no ceilings, which takes seconds; test_commands.py measures them."""
+    ceilings = Ceilings(1e10, {torch.float32: 1e11}, 1e-6)
+    monkeypatch.setattr(kernels, "measure_ceilings", lambda *_: ceilings)
+
+
+@pytest.mark.usefixtures("known_ceilings")
 def test_two_models_use_every_operation_and_their_steps_add_up() -> None:
     results = [
         bench_kernels(model, rounds=1, traffic=SMALL)
@@ -207,6 +215,7 @@ def test_two_models_use_every_operation_and_their_steps_add_up() -> None:
             assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_products_outside_of_operations_are_those_of_the_model() -> None:
     result = bench_kernels("attention-nano", rounds=1, traffic=SMALL)
 

@@ -11,7 +11,7 @@ from hybridbench.cli.app import app
 from hybridbench.cli.options import given_thresholds
 from hybridbench.foundation.errors import ErrorCode, UsageError
 
-REFERENCE = Path(__file__).parents[3] / "results" / "reference-12h"
+STORED = Path(__file__).parents[2] / "fixtures" / "stored" / "comparison" / "a"
 
 
 def test_a_wrong_threshold_is_refused_with_the_nearest_name() -> None:
@@ -29,12 +29,10 @@ def test_a_ratio_needs_a_comparison() -> None:
 
 
 def test_a_stored_run_is_held_against_a_threshold_and_left_as_it_is() -> None:
-    before = {path: path.stat().st_mtime_ns for path in REFERENCE.iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in STORED.iterdir()}
 
-    told = CliRunner().invoke(
-        app, ["report", str(REFERENCE), "--threshold", "throughput.p50>90000/s"]
-    )
+    told = CliRunner().invoke(app, ["report", str(STORED), "--threshold", "throughput.p50>90000/s"])
 
     assert told.exit_code == 11
     assert "DEGRADED" in told.output
-    assert {path: path.stat().st_mtime_ns for path in REFERENCE.iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in STORED.iterdir()} == before

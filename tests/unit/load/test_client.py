@@ -120,10 +120,10 @@ def serve(
 @pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses", "generate"])
 def test_every_interface_is_served_and_every_request_ends_once(api: Api, stream: bool) -> None:
     aborts = {"aborts": "{decode: 0.2, queued: 0.1, prefill: 0.1}"}
-    served = serve(api=api, stream=stream, settings=aborts, requests=60)
+    served = serve(api=api, stream=stream, settings=aborts, requests=40)
 
     counts = served.counts
-    assert counts["finishes"] > 20
+    assert counts["finishes"] > 10
     assert counts["requests_failed"] == 0
     cut_off = counts["abort_queued"] + counts["abort_prefill"] + counts["abort_decode"]
     assert cut_off > 0
@@ -486,8 +486,18 @@ def test_requests_that_broke_with_the_server_are_named_by_their_kind() -> None:
 MALFORMED = {**NO_ABORTS, "bad_input": "{malformed: 0.7, large: 0.1}"}
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses", "generate"])
+@pytest.mark.parametrize(
+    ("api", "stream"),
+    # How an answer arrives makes no difference to refusals, which one interface shows.
+    [
+        ("completions", True),
+        ("ids", True),
+        ("ids", False),
+        ("chat", True),
+        ("responses", True),
+        ("generate", True),
+    ],
+)
 def test_malformed_requests_are_refused_and_counted_by_what_is_wrong(
     api: Api, stream: bool
 ) -> None:

@@ -57,7 +57,7 @@ def store_with(tmp_path: Path, killed: list[Candidate]) -> Path:
 
 
 def test_only_mutants_that_a_law_kills_are_soaked_each_once(tmp_path: Path) -> None:
-    killed = list(candidates()[:6])
+    killed = list(candidates()[:4])
     first = Fakes(store_with(tmp_path, killed))
     first.run(Chosen(sample=len(candidates()) // 2))
     again = Fakes(tmp_path)
@@ -68,7 +68,7 @@ def test_only_mutants_that_a_law_kills_are_soaked_each_once(tmp_path: Path) -> N
 
 
 def test_a_half_has_its_mutants_alone(tmp_path: Path) -> None:
-    killed = list(candidates()[:20])
+    killed = list(candidates()[:8])
     test = Fakes(store_with(tmp_path, killed))
     test.run(Chosen("B"))
 

@@ -127,27 +127,27 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
     drive = Drive(base(SESSIONS))
     checked = 0
 
-    for _ in range(150):
+    for _ in range(75):
         drive.run(20)
         checked += drive.check_what_clients_believe()
 
-    assert checked > 200
-    assert drive.same_prompts > 200
+    assert checked > 100
+    assert drive.same_prompts > 100
     counts, counters = drive.scenario.counts(), drive.engine.counters
     assert counts["unknown_reports"] == 0
-    assert counts["session_overlong"] > 20
-    assert counts["sessions_opened"] == counters.session_opens > 100
-    assert counters.session_restores > 100
-    assert counters.session_deferred_closes > 20
-    assert counters.session_timeouts > 5
+    assert counts["session_overlong"] > 10
+    assert counts["sessions_opened"] == counters.session_opens > 50
+    assert counters.session_restores > 50
+    assert counters.session_deferred_closes > 10
+    assert counters.session_timeouts > 2
     for stage in ("queued", "prefill", "decode"):
-        assert counters.as_dict()[f"session_abort_{stage}"] > 5, stage
+        assert counters.as_dict()[f"session_abort_{stage}"] > 2, stage
     # Only requests meant to be refused are refused.
     reasons = [reason for _, reason in drive.rejected]
     assert sum("more than the" in reason for reason in reasons) == counts["session_overlong"]
     busy = sum("turn under way" in reason or "being closed" in reason for reason in reasons)
     # The turn may end while its client tries once more; the session takes that turn.
-    assert counts["session_overlaps"] > busy - 10 > 50
+    assert counts["session_overlaps"] > busy - 10 > 20
     assert len(reasons) == busy + counts["session_overlong"]
 
 
@@ -200,7 +200,7 @@ def test_a_rejected_second_turn_is_tried_once_more_while_the_first_is_under_way(
 def test_open_conversations_are_bounded_while_clients_think() -> None:
     drive = Drive(base(SESSIONS + "warmup: {requests: 0}\n"))
 
-    drive.run(1500)
+    drive.run(700)
 
     # Open conversations, plus abandoned ones that have not timed out yet.
     assert len(drive.scenario._conversations) <= 10 + 8
@@ -246,11 +246,11 @@ def test_the_same_seed_and_answers_give_the_same_actions_with_sessions() -> None
     logs = []
     for _ in range(2):
         drive = Drive(base(SESSIONS), seed=5)
-        drive.run(400)
+        drive.run(200)
         logs.append([a for a in drive.log if not isinstance(a, WaitUntil)])
 
     assert logs[0] == logs[1]
-    assert len(logs[0]) > 300
+    assert len(logs[0]) > 150
 
 
 def test_traffic_without_sessions_is_what_it_was() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -42,9 +43,14 @@ def step_paced() -> StepPaced:
     return StepPaced(Scenario(churn(), VOCAB))
 
 
+@cache
+def served_fast() -> Asked:
+    return served(step_paced(), running=16, chunk=512).asked
+
+
 @pytest.mark.parametrize(("running", "chunk"), [(12, 16), (16, 64), (5, 64)])
 def test_engines_of_any_speed_are_asked_the_same(running: int, chunk: int) -> None:
-    fast = served(step_paced(), running=16, chunk=512).asked
+    fast = served_fast()
     other = served(step_paced(), running=running, chunk=chunk, seed=1).asked
 
     common = min(len(fast), len(other))

@@ -284,7 +284,7 @@ def test_the_synthetic_trace_keeps_its_sharing_when_scaled() -> None:
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded traces are not beside the checkout")
 def test_a_recorded_trace_keeps_its_sharing_when_scaled() -> None:
-    assert_sharing_survives_scaling(RECORDED / "mooncake_conversation.jsonl", 2000)
+    assert_sharing_survives_scaling(RECORDED / "mooncake_conversation.jsonl", 1200)
 
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded traces are not beside the checkout")

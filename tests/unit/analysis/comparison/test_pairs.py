@@ -52,7 +52,7 @@ def test_one_pair_has_no_spread_and_gives_nothing() -> None:
 @pytest.mark.parametrize("disturbed", [0.0, 0.1])
 def test_intervals_hold_the_truth_as_often_as_they_say(count: int, disturbed: float) -> None:
     rng = np.random.default_rng(11)
-    repeats, held = 700, 0
+    repeats, held = 350, 0
     for _ in range(repeats):
         d = 0.02 * rng.normal(size=count)
         d -= (rng.random(count) < disturbed) * rng.normal(size=count) * 0.15

@@ -97,7 +97,7 @@ def resolvable(results: list[Judged], *, steady: bool) -> list[Judged]:
 
 @pytest.mark.parametrize("steady", [False, True], ids=["whole-run", "after-steady"])
 def test_no_healthy_process_is_called_a_leak(steady: bool) -> None:
-    results = clean_corpus(300, 4, steady=steady)
+    results = clean_corpus(300, 2, steady=steady)
 
     assert not false_leaks(results)
     assert np.mean([r.covered for r in results]) > 0.88
@@ -105,10 +105,10 @@ def test_no_healthy_process_is_called_a_leak(steady: bool) -> None:
 
 @pytest.mark.parametrize("steady", [False, True], ids=["whole-run", "after-steady"])
 def test_leaks_that_can_be_resolved_are_found(steady: bool) -> None:
-    results = leak_corpus(500, 4, steady=steady)
+    results = leak_corpus(500, 2, steady=steady)
 
     visible = resolvable(results, steady=steady)
-    assert len(visible) > 14
+    assert len(visible) > 7
     assert np.mean([r.called for r in visible]) > 0.85
     assert np.mean([r.covered for r in results]) > 0.8
     errors = [abs(r.rate / r.trace.last_rate - 1) for r in visible]

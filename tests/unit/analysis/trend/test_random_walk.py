@@ -35,7 +35,7 @@ def losses(seed: int, count: int) -> FloatArray:
 
 
 def test_the_interval_holds_the_rate_of_losses_by_chance_as_often_as_it_says() -> None:
-    found = [walk_of(losses(seed, 60)) for seed in range(60)]
+    found = [walk_of(losses(seed, 60)) for seed in range(40)]
     held = [low <= 100.0 <= high for low, high in (one.interval(0.95) for one in found)]
 
     assert float(np.mean(held)) > 0.85
@@ -46,7 +46,7 @@ def test_the_interval_holds_the_rate_of_losses_by_chance_as_often_as_it_says() -
 
 def test_a_walk_that_goes_nowhere_is_no_growth() -> None:
     rng = np.random.default_rng(5)
-    walks = [np.cumsum(rng.normal(size=N)) + 0.3 * rng.normal(size=N) for _ in range(200)]
+    walks = [np.cumsum(rng.normal(size=N)) + 0.3 * rng.normal(size=N) for _ in range(100)]
 
     assert sum(walk_of(y).surely_grows(0.0, ALPHA) for y in walks) <= 1
 
