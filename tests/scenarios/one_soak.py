@@ -23,6 +23,11 @@ OVERRIDES = {
 }
 # A moderate load, for tests that only wait for a run to progress.
 CALM = {"arrival": "{process: poisson, rate: 10/s, max_in_flight: 12}"}
+# Fewer heap scans and requests, for processes that are only interrupted.
+SELDOM = {
+    "probe.collectible_every": "5s",
+    "arrival": "{process: poisson, rate: 4/s, max_in_flight: 12}",
+}
 # No greedy answers, because recomputing them takes a second engine.
 UNCHECKED = {"sampling": "{greedy: 0.0}"}
 
@@ -54,7 +59,7 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("seconds", type=float)
     options = parser.parse_args()
-    overrides = {**OVERRIDES, **CALM, **UNCHECKED}
+    overrides = {**OVERRIDES, **CALM, **UNCHECKED, **SELDOM}
     outcome = run_soak(short_plan(options.store, options.seconds, overrides=overrides))
     if outcome.exit_hint is not None:
         return int(outcome.exit_hint)

@@ -22,17 +22,18 @@ from hybridbench.targets.prepared import save
 ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).parent / "watched" / "openai_server.py"
 QUICK = (
-    "--profile", "smoke", "--block", "2s", "--ballast", "1000", "--set", "warmup.requests=20",
+    "--block", "2s", "--ballast", "1000", "--set", "warmup.requests=20",
     "--set", "checkpoint.settle=100ms", "--set", "probe.collectible_every=10s",
 )  # fmt: skip
 REGRESSION, CRASHED, USAGE, INTERRUPTED = 12, 14, 2, 130
 
 
 def command(store: Path, *arguments: str, greedy: float = 0.1) -> list[str]:
-    """Return a command line; without ``greedy`` answers, no second engine recomputes them."""
+    """Return a command line; answers drawn with top_p, as all but the ``greedy`` ones are, are not
+    recomputed by a second engine."""
     words = [sys.executable, "-m", "hybridbench", "compare", "--store", str(store)]
-    # The last of two equal options applies.
-    return [*words, *QUICK, "--set", f"sampling={{greedy: {greedy}}}", *arguments]
+    words += [] if "--profile" in arguments else ["--profile", "smoke"]
+    return [*words, *QUICK, "--set", f"sampling={{greedy: {greedy}, top_p: 0.9}}", *arguments]
 
 
 def compare(

@@ -127,7 +127,9 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path: Path) -> None:
-    outcome = run_soak(short_plan(tmp_path, duration_s=14.0, overrides={**OVERRIDES, **CALM}))
+    often = {"checkpoint.every": "2s", "probe.sample_every": "250ms"}
+    overrides = {**OVERRIDES, **CALM, **often}
+    outcome = run_soak(short_plan(tmp_path, duration_s=7.0, overrides=overrides))
     record = read_run(outcome.run_dir)
 
     assert not outcome.crashed

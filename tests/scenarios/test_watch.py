@@ -118,7 +118,7 @@ def test_nothing_that_was_sent_or_set_is_in_any_file(tmp_path: Path) -> None:
         "r = Request(); setattr(r, prompt, {prompt: [key] * 100}); kept = {prompt: r}\n"
         "globals()[key] = [prompt] * 200\n"
         "print(prompt, key, flush=True)\n"
-        "time.sleep(16)\n"
+        "time.sleep(8)\n"
         "raise ValueError(prompt + key)\n"
     )
     prompt, key = "c4n4rypr0mpt", "c4n4ryk3y"
@@ -158,10 +158,12 @@ def test_a_running_process_that_carries_a_probe_is_looked_into(tmp_path: Path) -
         [sys.executable, script], env=environment, start_new_session=True
     ) as process:
         pid = ("--duration", "20s", "--idle-every", "10s", "--pid", str(process.pid))
-        run = watch(tmp_path / "runs", *pid)
-        blind = watch(tmp_path / "blind", *pid, "--no-probe")
-        still_runs = process.poll() is None
-        process.kill()
+        try:
+            run = watch(tmp_path / "runs", *pid)
+            blind = watch(tmp_path / "blind", *pid, "--no-probe")
+            still_runs = process.poll() is None
+        finally:
+            process.kill()
 
     assert still_runs
     censuses = read_run(run.run_dir).all_events(Census)
@@ -225,7 +227,7 @@ def soak_server(
 
 def test_a_server_under_our_own_requests_is_told_what_it_keeps_of_them(tmp_path: Path) -> None:
     # More than a thousand requests, because fewer could be a window of the most recent ones.
-    quick = ("--first-s", "0.005", "--gap-s", "0.001")
+    quick = ("--first-s", "0.12", "--gap-s", "0.001")
     aborts = "aborts={decode: 0.05, queued: 0.05}"
     key = "canary-key-5f1c"
     run = soak_server(tmp_path, "45s", "--keep", *quick, aborts=aborts, OPENAI_API_KEY=key)
@@ -252,7 +254,7 @@ def test_malformed_requests_that_a_server_fails_at_are_counted_by_what_is_wrong(
 ) -> None:
     """The server refuses all malformed requests except invalid JSON, on which it fails."""
     bad_input = "bad_input={malformed: 0.5, large: 0.1}"
-    run = soak_server(tmp_path, "30s", "--fault", "bad-json-500", *UNHURRIED, aborts=bad_input)
+    run = soak_server(tmp_path, "20s", "--fault", "bad-json-500", *UNHURRIED, aborts=bad_input)
 
     assert run.code != ExitCode.CRASHED
     record = read_run(run.run_dir)
@@ -316,7 +318,7 @@ def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(
     tmp_path: Path,
 ) -> None:
     aborts = "aborts={decode: 0.3}"
-    run = soak_server(tmp_path, "30s", "--fault", "ghosts", *UNHURRIED, aborts=aborts)
+    run = soak_server(tmp_path, "20s", "--fault", "ghosts", *UNHURRIED, aborts=aborts)
 
     assert run.code == ExitCode.LEAK
     assert "in flight by the server's own gauges" in run.verdict["headline"]
