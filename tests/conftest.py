@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Generator, Iterator
@@ -16,6 +17,7 @@ for _name in _TERMINAL | {name for name in os.environ if name.startswith("HYBRID
     os.environ.pop(_name, None)
 
 import pytest  # noqa: E402
+import typer.main  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Engines take milliseconds to seconds to build and run, so there is no deadline or speed check.
@@ -26,7 +28,7 @@ _PATIENT = settings(
 )
 settings.register_profile("dev", parent=_PATIENT, max_examples=25)
 settings.register_profile("fast", parent=_PATIENT, max_examples=10, derandomize=True)
-settings.register_profile("ci", parent=_PATIENT, max_examples=30, derandomize=True)
+settings.register_profile("ci", parent=_PATIENT, max_examples=20, derandomize=True)
 settings.register_profile("deep", parent=_PATIENT, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -38,11 +40,28 @@ def _environment_is_given_back() -> Iterator[None]:
     Commands that run in this process set variables that a later test's children would inherit.  One
     is PYTHONSAFEPATH, which stops a started program from importing modules next to it.
     """
-    before = os.environ.copy()
+    before = _environment()
     yield
-    if os.environ != before:
-        os.environ.clear()
-        os.environ.update(before)
+    after = _environment()
+    for name in after.keys() - before.keys():
+        del os.environb[name]
+    for name, value in before.items() - after.items():
+        os.environb[name] = value
+
+
+def _environment() -> dict[bytes, bytes]:
+    """The environment as bytes, which costs less than text, without the variable of pytest."""
+    return {name: value for name, value in os.environb.items() if name != b"PYTEST_CURRENT_TEST"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_built_once() -> Iterator[None]:
+    """Typer rebuilds all commands and their options at every call, which costs more than most."""
+    built_once = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        for place in ("typer.main.get_command", "typer.testing._get_command"):
+            patch.setattr(place, built_once)
+        yield
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -71,7 +90,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_finish() -> None:
     """Freeze the collected tests, so that garbage collections in tests do not traverse them."""
-    _freeze()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

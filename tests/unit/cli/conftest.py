@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-import typer.main
 
 from hybridbench.cli.app import main
 
@@ -23,16 +21,6 @@ class CommandLine(Protocol):
         self, *arguments: str, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Return exit code and output; an unhandled exception is raised here."""
-
-
-# Typer rebuilds all commands and their options at every call, which costs more than most calls.
-_built_once = functools.cache(typer.main.get_command)
-
-
-@pytest.fixture(autouse=True)
-def _commands_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("typer.main.get_command", "typer.testing._get_command"):
-        monkeypatch.setattr(place, _built_once)
 
 
 @pytest.fixture

@@ -426,6 +426,8 @@ def doors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(door, reached)
     monkeypatch.setattr("hybridbench.sampling.allocations.is_installed", lambda: True)
     monkeypatch.setattr("webbrowser.open", lambda url: True)
+    # Three processes for each manifest.
+    monkeypatch.setattr("hybridbench.runs.manifest.git_state", lambda: None)
     from hybridbench.compare import bisect
 
     between = bisect.commits_between
