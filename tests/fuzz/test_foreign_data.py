@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.corpus import KINDS
 from tests.fuzz.harness import run_case
 
-_QUICK = 14
+_QUICK = 7
 _DEEP = 500
 _BATCH = 100
 
