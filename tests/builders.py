@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 from dataclasses import replace
 from functools import cache
@@ -199,6 +200,23 @@ def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
             history += [rng.randrange(48) for _ in range(5)]
             engine.submit(f"{seed}-{len(history)}-{index}", history, params)
             run_to_idle(engine)
+
+
+# `make test` audits the first step and then every fourth, `make test-deep` every step.  What is
+# lost stays lost, and the end of every run is always audited.
+AUDITED_STEPS = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 4
+
+
+class Audits:
+    """Says after which steps of a run ``assert_nothing_lost`` is worth its time."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def are_due(self) -> bool:
+        """Count a step, and return whether to audit after it."""
+        self._steps += 1
+        return self._steps % AUDITED_STEPS == 1 % AUDITED_STEPS
 
 
 def assert_nothing_lost(engine: Engine) -> None:

@@ -23,6 +23,7 @@ from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
+    Audits,
     assert_idle_and_clean,
     assert_nothing_lost,
     make_attention_engine,
@@ -195,6 +196,7 @@ class PriorityScript:
         self.stages_before: list[dict[str, str]] = []
         self.steps = 0
         self.looks: Callable[[], bool] = always
+        self._audits = Audits()
         self._to_submit = [(f"r{i}", i * 7 % 4) for i in range(10)]
         self._submitted: set[str] = set()
         self._system = list(range(1, 13))
@@ -222,7 +224,7 @@ class PriorityScript:
         for event in self.engine.step():
             if event.ends_request:
                 self.outputs[event.rid] = list(event.output_ids)
-        if self.looks():
+        if self.looks() and self._audits.are_due():
             assert_nothing_lost(self.engine)
 
     def run(self) -> None:

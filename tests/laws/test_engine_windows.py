@@ -86,8 +86,11 @@ WANTED = {
 }  # fmt: skip
 
 
-def assert_law(programs: Iterable[tuple[int, str]]) -> None:
-    """Check the law on a program for each pair of page size and squeeze."""
+def assert_law(programs: Iterable[tuple[int, str]], actions: int) -> None:
+    """Check the law on a program for each pair of page size and squeeze.
+
+    ``WANTED`` is what 400 actions must bring about.
+    """
 
     def flush(program: EngineProgram) -> None:
         assert program.engine.flush_cache()
@@ -97,15 +100,15 @@ def assert_law(programs: Iterable[tuple[int, str]]) -> None:
         (f"page size {page_size}, {name}", make_program(page_size, name, seed))
         for seed, (page_size, name) in enumerate(programs)
     ]
-    seen = run_against_oracle(made, 400, flush)
+    seen = run_against_oracle(made, actions, flush)
 
     for event, count in WANTED.items():
-        assert seen[event] >= count, (event, seen)
+        assert seen[event] >= count * actions // 400, (event, seen)
     assert seen["cow_copies"] == seen["tombstones"] == 0
 
 
 def test_every_squeeze_gives_the_tokens_of_the_engine_that_keeps_all() -> None:
-    assert_law(zip(cycle((1, 16)), SQUEEZES, strict=False))
+    assert_law(zip(cycle((1, 16)), SQUEEZES, strict=False), actions=200)
 
 
 @pytest.mark.slow
@@ -114,7 +117,7 @@ def test_every_program_gives_the_tokens_of_the_engine_that_keeps_all(page_size: 
     # Nodes with large pages are rarely split, so it takes more programs to reach ``WANTED``.
     names = {1: [*SQUEEZES], 16: [*SQUEEZES, "both pools bind"], 64: [*SQUEEZES] * 5}[page_size]
 
-    assert_law((page_size, name) for name in names)
+    assert_law(((page_size, name) for name in names), actions=400)
 
 
 def smallest_engine(page_size: int, chunk: int, cache: CacheKind, seed: int) -> Engine:
@@ -139,7 +142,7 @@ def test_the_smallest_window_pool_serves_every_request_that_is_alone(
     for seed in range(2):
         rng, engine = random.Random(seed), smallest_engine(page_size, chunk, cache, seed)
         text = [rng.randrange(48) for _ in range(128)]
-        for number in range(6):
+        for number in range(4):
             length = rng.choice([100, 112, 127, rng.randint(1, 127)])
             known = rng.choice([length, length - 1, rng.randint(0, length)])
             prompt = text[:known] + [rng.randrange(48) for _ in range(length - known)]
@@ -164,12 +167,12 @@ def test_gpt_oss_gives_the_same_tokens_in_float64(cache: CacheKind, tree: type) 
         make_oracle=partial(make_engine, model=window_model()),
     )  # fmt: skip
 
-    program.run(150)
+    program.run(100)
 
     program.compare_with_oracle()
     assert type(engine.pools.tree_cache) is tree
     assert engine.pools.tree_cache.supports_swa()
-    assert engine.counters.swa_releases > 50
+    assert engine.counters.swa_releases > 30
     assert engine.counters.prefix_hits > 5
 
 

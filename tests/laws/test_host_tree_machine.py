@@ -221,7 +221,7 @@ TREES: dict[str, tuple[Callable[[HostTierSetup], HostTree], int]] = {
 }
 
 
-@pytest.mark.parametrize("steps", [300, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [200, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tree", TREES)
 def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str, steps: int) -> None:
     build, unit = TREES[tree]
@@ -246,7 +246,8 @@ def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str, steps: int)
         ("host_load_backs", 10), ("host_evictions", 20), ("host_evictions_refused", 1),
         ("failures", 3), ("late_acks", 20),
     ):  # fmt: skip
-        assert seen[event] >= least, (event, seen)
+        # Half of what 300 steps bring about.
+        assert seen[event] >= max(1, least * steps // 300 // 2), (event, seen)
 
 
 def _forgotten(self: HostTier, *_: object) -> bool:

@@ -67,7 +67,7 @@ several_seeds = pytest.mark.parametrize(
     "seeds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["one seed", "three seeds"]
 )
 # Actions per program, by number of seeds.
-ACTIONS = {1: 200, 3: 350}
+ACTIONS = {1: 130, 3: 350}
 # Overlapped steps, speculative decoding, or both.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},

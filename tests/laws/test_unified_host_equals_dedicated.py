@@ -89,7 +89,7 @@ def test_the_same_operations_have_the_same_answers(pair: str) -> None:
         world = build(
             HostTierSetup(24, 6, write_policy=policy, delays=(0, 3, 1), failing=(7).__eq__)
         )
-        play(world, seed, steps=300, unit=unit)
+        play(world, seed, steps=180, unit=unit)
         seen.update(world.tree.cache.events.as_dict())
         for req in list(world.requests):
             world.finish(req, is_insert=False)
@@ -101,7 +101,7 @@ def test_the_same_operations_have_the_same_answers(pair: str) -> None:
     if world.tree.cache.supports_mamba():
         wanted += ["cow_copies", "evict_internal_state", "host_evictions_refused"]
     for event in wanted:
-        assert seen[event] > 3, (event, seen)
+        assert seen[event] > 1, (event, seen)
 
 
 def _keeps_all(self: HiUnifiedRadixCache, node: TreeNode) -> bool:
