@@ -78,6 +78,7 @@ class Asked:
             self._ask()
         except NotReachedError as error:
             self.failed, self.reached = str(error), bool(self.reached)
+            self.is_elsewhere = False
         except NotReadyError as error:
             self.failed, self.reached = str(error), True
             self.is_elsewhere = isinstance(error, NoSuchPageError)
