@@ -48,7 +48,7 @@ def _in_codes(found: Finding) -> Finding:
 def _headline(verdict: Verdict, memory: MetricResult | None) -> str:
     if verdict.findings:
         # A truncated title is printed in full below, in the answer and among the findings.
-        return headline(verdict.kind, verdict.findings[0].title, tail=_more(verdict))
+        return headline(verdict.kind, verdict.findings[0].title, tail=_tail(verdict))
     if memory is None:
         return "no findings; the worker's memory was not judged"
     length = format_duration(_judged_s(memory, verdict.window_s))
@@ -74,9 +74,16 @@ def _more(verdict: Verdict) -> str:
     return f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
 
 
+def _tail(verdict: Verdict) -> str:
+    """Return the number of further findings, unless only without it the first title fits."""
+    tail, length = _more(verdict), len(verdict.findings[0].title)
+    is_in_the_way = headline_room(verdict.kind, tail) < length <= headline_room(verdict.kind, "")
+    return "" if is_in_the_way else tail
+
+
 def in_headline(verdict: Verdict, finding: Finding) -> bool:
     """Whether the headline of ``verdict`` contains the full title of its ``finding``."""
-    room = headline_room(verdict.kind, _more(verdict))
+    room = headline_room(verdict.kind, _tail(verdict))
     return finding is verdict.findings[0] and len(finding.title) <= room
 
 

@@ -1433,6 +1433,18 @@ def test_a_message_of_any_length_leaves_a_headline_of_two_lines() -> None:
     assert not any(in_headline(verdict, finding) for finding in verdict.findings)
 
 
+def test_a_title_is_not_cut_to_count_further_findings() -> None:
+    """The report lists these below, but a name at the end of the title may be nowhere else."""
+    data: dict[str, JsonValue] = {"kind": "alias", "message": "in_" * 35 + "pool", "count": 1}
+    long = found("engine-alias", data)
+
+    verdict = in_words(verdict_of(long, long))
+
+    assert 160 - len(" (and 1 more LEAK finding)") < len(verdict.full_headline) <= 160
+    assert verdict.headline == long.title
+    assert in_headline(verdict, verdict.findings[0])
+
+
 @pytest.mark.parametrize(
     ("code", "data", "title"),
     [
