@@ -7,7 +7,8 @@ from pathlib import Path
 from hybridbench.targets.engines.engine import Engine
 
 # One core, nothing compiled, and pools small enough to fill during the warm-up: a cache that fills
-# for hours looks like a leak.  An option given again overrides the one here.
+# for hours looks like a leak, as that of compiled grammars does at vLLM's default of 512 MB.  An
+# option given again overrides the one here.
 _SERVE = """\
 #!/bin/sh
 # {about}; further options are those of `vllm serve`.
@@ -16,6 +17,7 @@ export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 export VLLM_CPU_KVCACHE_SPACE="${{VLLM_CPU_KVCACHE_SPACE:-1}}"
 export VLLM_CPU_OMP_THREADS_BIND="${{VLLM_CPU_OMP_THREADS_BIND:-nobind}}"
+export VLLM_XGRAMMAR_CACHE_MB="${{VLLM_XGRAMMAR_CACHE_MB:-1}}"
 exec {python} {commands}/vllm serve {checkpoints}/CHECKPOINT \\
   --host 127.0.0.1 --served-model-name tiny --enforce-eager --max-model-len 2048 \\
   --max-num-seqs 16 --max-num-batched-tokens 2048 --num-gpu-blocks-override 256 "$@"
