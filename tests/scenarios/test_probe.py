@@ -445,19 +445,22 @@ def test_each_worker_of_multiprocessing_is_counted_and_the_tracker_is_not(tmp_pa
         import multiprocessing as mp, os, sys
         def work(say, hold): say.put(os.getpid()); hold.wait()
         if __name__ == "__main__":
-            pids = [os.getpid()]
+            pids, held = [os.getpid()], []
             for way in ("spawn", "fork", "forkserver"):
                 context = mp.get_context(way); say, hold = context.Queue(), context.Event()
                 child = context.Process(target=work, args=(say, hold)); child.start()
-                pids.append(say.get())
+                pids.append(say.get()); held.append((child, hold, say))
             print(*pids, flush=True)
             sys.stdin.readline()
+            for child, hold, _ in held: hold.set(); child.join()
     """
     with probed(tmp_path, program) as target:
         expected = {int(word) for word in target.read_line().split()}
         found = set(target.client.pids())
         # The fork server that starts the last child also belongs to the program.
         counts = [target.client.census(pid, whole=False).tracked for pid in expected]
+        # Killed, it would leave its semaphores in /dev/shm.
+        target.process.communicate("\n", timeout=60)
 
     assert expected <= found
     assert len(found - expected) <= 1
