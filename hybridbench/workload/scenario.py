@@ -48,8 +48,8 @@ _MAX_OVERLONG_BY: Final = 64  # maximum number of tokens by which an overlong pr
 class _Live:
     """A request in flight.
 
-    ``turn`` is None for bad input, which belongs to no conversation.  ``overlaps`` is the turn that
-    was under way in the request's session when it was sent.
+    ``turn`` is None for bad input, which belongs to no conversation.  ``overlaps`` is the session
+    that was answering a turn when it got this one.
     """
 
     turn: Turn | None
@@ -57,7 +57,7 @@ class _Live:
     max_new_tokens: int
     first_token_s: float | None = None
     overlong: bool = False
-    overlaps: Turn | None = None
+    overlaps: ClientSession | None = None
     is_retry: bool = False
     # Further submissions with the same id that the engine has not answered yet.
     duplicates: int = 0
@@ -170,7 +170,7 @@ class Scenario:
             return
         if live.overlaps is not None:
             # It was not rejected, so the session holds more than the client knows.
-            self._end_session(self._its_session(live.overlaps))
+            self._end_session(live.overlaps)
         if live.first_token_s is not None:
             self._pace.learn(now_s - live.first_token_s, len(output_ids) - 1)
         if live.duplicates:
@@ -192,7 +192,8 @@ class Scenario:
             return
         session = self._session_of(live)
         if live.overlaps is not None:
-            self._try_again(live.overlaps, live)
+            if not live.is_retry:
+                self._try_again(live.overlaps)
         elif session is None:
             if live.turn is not None:
                 self._counts["valid_refused"] += 1
@@ -270,7 +271,7 @@ class Scenario:
         elif live.ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         elif settings.overlap and self._bad.random() < settings.overlap:
-            self._urgent.append(self._submit_overlapping(turn))
+            self._urgent.append(self._submit_overlapping(session))
         priority = self._priorities.draw()
         return Submit(
             rid,
@@ -281,29 +282,23 @@ class Scenario:
             extra_key=self._extra_key(turn),
         )
 
-    def _submit_overlapping(self, turn: Turn, *, is_retry: bool = False) -> Submit:
-        """Return another turn for a session that is answering ``turn``, or is about to."""
+    def _submit_overlapping(self, session: ClientSession, *, is_retry: bool = False) -> Submit:
+        """Return another turn for a session that is answering one, or is about to."""
         self._counts["session_overlaps"] += 1
         rid = self._next_rid()
         prompt = self._bad_tokens.take(draw_tokens(self._bad, self._profile.prompts.user_tokens))
         max_new_tokens = draw_tokens(self._bad, self._profile.output.tokens)
         self._live[rid] = _Live(
-            None, Ending.NATURAL, max_new_tokens, overlaps=turn, is_retry=is_retry
+            None, Ending.NATURAL, max_new_tokens, overlaps=session, is_retry=is_retry
         )
         sampling = self._sampling.draw(max_new_tokens)
-        return Submit(rid, prompt, sampling, session_id=self._its_session(turn).session_id)
+        return Submit(rid, prompt, sampling, session_id=session.session_id)
 
-    def _try_again(self, turn: Turn, rejected: _Live) -> None:
-        """Send a rejected turn once more if ``turn`` is still under way."""
-        if rejected.is_retry or self._clock.paused:
-            return
-        if any(live.turn is turn for live in self._live.values()):
-            self._urgent.append(self._submit_overlapping(turn, is_retry=True))
-
-    def _its_session(self, turn: Turn) -> ClientSession:
-        session = turn.conversation.session
-        assert session is not None
-        return session
+    def _try_again(self, session: ClientSession) -> None:
+        """Send the session another turn if it is still answering one."""
+        is_busy = any(self._session_of(live) is session for live in self._live.values())
+        if is_busy and not self._clock.paused:
+            self._urgent.append(self._submit_overlapping(session, is_retry=True))
 
     def _next_rid(self) -> str:
         self._counts["submitted"] += 1
