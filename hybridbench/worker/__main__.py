@@ -62,13 +62,13 @@ def _serve(wire: WorkerWire, started_s: float) -> int:
         wire.send(Fatal(message=str(error), trace="", usage=usage))
         return int(error.exit_code)
     except Exception as error:
-        return _fatal(wire, f"the engine could not be built: {error_and_place(error)}")
+        return _fatal(wire, f"the engine could not be built: {_error_and_place(error)}")
     try:
         loop.run()
     except WireClosedError:
         raise
     except Exception as error:
-        return _fatal(wire, f"the engine loop failed: {error_and_place(error)}")
+        return _fatal(wire, f"the engine loop failed: {_error_and_place(error)}")
     return 0
 
 
@@ -79,7 +79,7 @@ def _start_message(wire: WorkerWire) -> Start:
     return start
 
 
-def error_and_place(error: Exception) -> str:
+def _error_and_place(error: Exception) -> str:
     """Return ``error`` and where it was raised; a failed assert often has no text of its own."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{error!r} in {at.name} ({Path(at.filename).name}:{at.lineno})"
