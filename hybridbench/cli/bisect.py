@@ -28,6 +28,7 @@ from hybridbench.cli.options import (
 )
 from hybridbench.foundation.errors import ConfigError, ExitCode, WorkerFailedError
 from hybridbench.foundation.safe_output import echo, output_after_verdict
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried
@@ -77,7 +78,7 @@ def bisect(
     ballast: Ballast = None,
     set_: Set = None,
     renew: Renew = 0,
-    store: Store = Path("results"),
+    store: Store = STORE,
     ui: Ui = CompareUi.AUTO,
 ) -> None:
     """Find the first commit or release that made the engine slower or leak, or that fixed it.

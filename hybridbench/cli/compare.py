@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +27,7 @@ from hybridbench.cli.options import (
     targets_root,
 )
 from hybridbench.cli.render import output_options, refuse_samples, render_ended
+from hybridbench.rundir.layout import STORE
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -160,7 +160,7 @@ def compare(
         ),
     ] = None,
     targets: Targets = None,
-    store: Store = Path("results"),
+    store: Store = STORE,
     format_: Format = ReportFormat.CONSOLE,
     output: Output = None,
     ui: Ui = CompareUi.AUTO,

@@ -18,6 +18,7 @@ from hybridbench.cli.user_settings import typed_command
 from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.foundation.safe_output import echo
 from hybridbench.foundation.units import format_duration
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from hybridbench.analysis.comparison.records import ComparisonTerms
@@ -46,7 +47,7 @@ class CompareOptions:
     allowed: tuple[str, ...] = ()
     same_engine: bool = True
     thresholds: tuple[str, ...] = ()
-    store: Path = Path("results")
+    store: Path = STORE
     targets: Path = Path()
     ui: CompareUi = CompareUi.AUTO
 

@@ -16,6 +16,7 @@ from hybridbench.cli.render import OutputOptions, render_ended
 from hybridbench.cli.run_options import SoakUi, Ui
 from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.foundation.safe_output import echo
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
@@ -36,7 +37,7 @@ _NEXT_OF_CORE: Final = {
 }
 
 
-def demo(store: Store = Path("results"), ui: Ui = SoakUi.AUTO) -> None:
+def demo(store: Store = STORE, ui: Ui = SoakUi.AUTO) -> None:
     """Show a recorded leak in 15 seconds: the live view of a soak, then its report.
 
     Example: hybridbench demo

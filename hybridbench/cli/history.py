@@ -15,6 +15,7 @@ from hybridbench.cli.output import given_outputs
 from hybridbench.cli.render import OutputOptions, print_document
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.foundation.units import parse_duration_s
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from hybridbench.over_time.comparer import Point, Tracked
@@ -39,7 +40,7 @@ def history(
             metavar="DIR",
             help="Results directory; nightly runs in it are read as well.",
         ),
-    ] = Path("results"),
+    ] = STORE,
     model: OnlyModel = None,
     profile: OnlyProfile = None,
     metric: Annotated[

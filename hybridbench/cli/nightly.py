@@ -28,6 +28,7 @@ from hybridbench.foundation.safe_output import (
     output_after_verdict,
     say,
 )
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from hybridbench.over_time.cells import PlannedCell
@@ -264,7 +265,7 @@ def run(
     _check_baselines(baseline or [])
     nightly = _planned(plan, budget, defect)
     _check_models(nightly.cells)
-    directory = out or run_directory(Path("results") / "nightly", nightly)
+    directory = out or run_directory(STORE / "nightly", nightly)
     progress = _say_nothing if quiet else _print_progress
     progress(f"{directory}: {counted(len(nightly.cells))}")
     if nightly.record.left_out:

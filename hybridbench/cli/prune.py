@@ -12,6 +12,7 @@ from hybridbench.cli.options import Panel
 from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError, UsageError
 from hybridbench.foundation.safe_output import echo, one_line
 from hybridbench.foundation.units import format_bytes
+from hybridbench.rundir.layout import STORE
 
 
 def prune(
@@ -59,7 +60,7 @@ def prune(
     ] = False,
     store: Annotated[
         Path, typer.Option(rich_help_panel=Panel.RUNS, metavar="DIR", help="Results directory.")
-    ] = Path("results"),
+    ] = STORE,
 ) -> None:
     """Delete runs, comparisons and nightly runs that no rule keeps; give one rule or more.
 

@@ -15,6 +15,7 @@ from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
 from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.foundation.safe_output import echo, output_after_verdict
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -178,7 +179,7 @@ def _list(rows: Sequence[Row]) -> None:
     from hybridbench.selftest.run import command
 
     for row in rows:
-        words = command(row, Path("results"))[2:]
+        words = command(row, STORE)[2:]
         echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
         echo(f"         {' '.join(words)}")
     at_work_s = sum(row.duration_s for row in rows)

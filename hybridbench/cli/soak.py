@@ -69,6 +69,7 @@ from hybridbench.cli.soak_server import ApiName, Requests, of_prepared, parse_an
 from hybridbench.cli.user_settings import option_name, typed_command
 from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.foundation.units import format_duration
+from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
     from hybridbench.runs.plan import SoakPlan
@@ -368,7 +369,7 @@ def soak(
     ] = ReportFormat.CONSOLE,
     output: Output = None,
     listen: Listen = None,
-    store: Store = Path("results"),
+    store: Store = STORE,
     ui: Ui = SoakUi.AUTO,
     quiet: Quiet = False,
     verbose: Verbose = False,

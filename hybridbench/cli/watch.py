@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -47,6 +46,7 @@ from hybridbench.cli.run_options import (
     Ui,
 )
 from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.rundir.layout import STORE
 
 EXIT_CODES: Final = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 16 INVALID, 2 usage, "
@@ -96,7 +96,7 @@ def watch(
     ] = ReportFormat.CONSOLE,
     output: Output = None,
     listen: Listen = None,
-    store: Store = Path("results"),
+    store: Store = STORE,
     ui: Ui = SoakUi.AUTO,
     quiet: Quiet = False,
     verbose: Verbose = False,

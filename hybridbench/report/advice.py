@@ -13,6 +13,7 @@ from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
 from hybridbench.report.wording import command_text, only_options, without_options
+from hybridbench.rundir.layout import STORE
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CLEAN: "No findings; the growth of every gated metric is within its limit or "
@@ -82,7 +83,7 @@ def _stored_at(manifest: Manifest) -> str:
     """Return the run's directory, as seen from where its command was typed."""
     ours, _ = _parts(manifest.command)
     store = [word.removeprefix("--store=") for word in only_options(ours, "--store")]
-    return str(Path(store[-1] if store else "results") / manifest.run_id)
+    return str(Path(store[-1] if store else STORE) / manifest.run_id)
 
 
 def top_finding(verdict: Verdict) -> Finding | None:

@@ -19,6 +19,8 @@ DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
 REPORT_SCHEMA: Final = "hybridbench.report/1"
 COMPARISON_VERDICT_SCHEMA: Final = "hybridbench.comparison/1"
 
+# Where runs are stored unless --store says otherwise.
+STORE: Final = Path("results")
 MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"

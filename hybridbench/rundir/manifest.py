@@ -10,10 +10,7 @@ from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import RUN_SCHEMA, Int64, Manifest, Wall, manifest_from_json
-from hybridbench.rundir.layout import MANIFEST
-
-# The default of --store.
-_STORE = Path("results")
+from hybridbench.rundir.layout import MANIFEST, STORE
 
 
 class _Named(msgspec.Struct):
@@ -61,6 +58,6 @@ def _missing(path: Path) -> str:
         if next(path.glob(f"*/{MANIFEST}"), None) is None:
             return what
         return f"{what}; name a run in it: `hybridbench list runs --store {path}` lists them"
-    elsewhere = _STORE / path
+    elsewhere = STORE / path
     hint = f"; did you mean {elsewhere}?" if elsewhere.is_dir() else ""
     return f"does not exist{hint}"
