@@ -22,7 +22,7 @@ import msgspec
 from hybridbench.load.client import LoadClient
 from hybridbench.load.interfaces import Interface, NoAnswerError
 from hybridbench.records.load import LoadOrder, LoadReport, LoadStart
-from hybridbench.sampling.process import allow_open_files
+from hybridbench.sampling.process import allow_open_files, take_priority
 from hybridbench.workload.actions import TimedWorkload
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.profile import Profile
@@ -52,6 +52,8 @@ class PromptSelector(selectors.EpollSelector):
 def main(descriptor: int) -> None:
     """Serve the run at ``descriptor`` until it ends."""
     allow_open_files()
+    # A server that keeps all processors busy must not delay its clients.
+    take_priority()
     with (
         suppress(KeyboardInterrupt),
         asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(PromptSelector())) as runner,

@@ -160,7 +160,10 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         del found
-        return "Send less, or run the server and hybridbench on more processors."
+        return (
+            "Send less, or use more processors; unless hybridbench runs as root, grant it "
+            "CAP_SYS_NICE, so that its load client has priority over the server."
+        )
 
 
 def coverage_findings(facts: Facts) -> list[Finding]:

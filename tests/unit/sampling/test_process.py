@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from hybridbench.foundation.errors import ConfigError
+from hybridbench.sampling import process
 from hybridbench.sampling.process import (
     ProcessGoneError,
     ProcessMemory,
@@ -24,6 +25,7 @@ from hybridbench.sampling.process import (
     read_pss_bytes,
     read_steal_s,
     require_proc,
+    take_priority,
 )
 
 STATUS = """Name:\tpython
@@ -170,3 +172,23 @@ def test_the_limit_on_open_files_is_raised_as_far_as_allowed(
     allow_open_files()
 
     assert now == ([] if raised is None else [(raised, limits[1])])
+
+
+def test_priority_is_taken_where_it_is_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(process, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "setpriority", lambda *args: asked.append(args))
+    take_priority()  # without autogroups
+    (tmp_path / "self").mkdir()
+    take_priority()
+
+    assert asked == 2 * [(os.PRIO_PROCESS, 0, -10)]
+    assert (tmp_path / "self/autogroup").read_text() == "-10"
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    take_priority()
