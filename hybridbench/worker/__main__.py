@@ -62,7 +62,7 @@ def _serve(wire: WorkerWire, started_s: float) -> int:
         wire.send(Fatal(message=str(error), trace="", usage=usage))
         return int(error.exit_code)
     except Exception as error:
-        return _fatal(wire, f"the engine could not be built: {_error_and_place(error)}")
+        return _fatal(wire, f"the engine failed before any traffic: {_error_and_place(error)}")
     try:
         loop.run()
     except WireClosedError:

@@ -35,8 +35,8 @@ def test_what_the_user_can_correct_is_the_workers_own_sentence() -> None:
 
 
 def test_any_other_failure_is_a_crash() -> None:
-    with pytest.raises(WorkerLostError, match="could not be built"):
-        boot(m.Fatal("the engine could not be built: MemoryError()", "trace"))
+    with pytest.raises(WorkerLostError, match="failed before any traffic"):
+        boot(m.Fatal("the engine failed before any traffic: MemoryError()", "trace"))
     with pytest.raises(WorkerLostError, match="ended while it built"):
         boot(gone=True)
 
