@@ -161,8 +161,8 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
     def advice(self, found: Finding) -> str:
         del found
         return (
-            "Send less, or use more processors; unless hybridbench runs as root, grant it "
-            "CAP_SYS_NICE, so that its load client has priority over the server."
+            "Send less, use more processors, or grant hybridbench CAP_SYS_NICE (Docker: --cap-add "
+            "SYS_NICE), so that its load client has priority over the server."
         )
 
 
