@@ -15,8 +15,9 @@ TIME_UNITS: Final = frozenset({"h", "min", "s"})
 # Estimates from here on get a prefix, as 332,936 nodes/h would suggest false precision.
 _LARGE: Final = 10_000.0
 
-# Rounding error of an exact zero.
+# Rounding error of an exact zero, and of one whose interval is wide, as a share of its ends.
 TINY: Final = 1e-6
+_TINY_SHARE: Final = 1e-10
 
 
 def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) -> str:
@@ -64,7 +65,8 @@ def rate_text(rate: Rate, *, signed: bool = True) -> str:
     if rate.lower == rate.upper and abs(rate.value) != 1.0:
         said = amount(rate.value, rate.unit, signed=signed, digits=digits)
     else:
-        said = _measured(rate.value, rate, digits, signed=signed)
+        is_zero = abs(rate.value) <= _TINY_SHARE * max(abs(rate.lower), abs(rate.upper)) < math.inf
+        said = _measured(0.0 if is_zero else rate.value, rate, digits, signed=signed)
     return said + per_text(rate.per)
 
 

@@ -42,6 +42,7 @@ MIB = float(2**20)
         (Rate(1, 0.995, 1, "nodes", "evicted node"),
          "+1.00 nodes per evicted node (95% interval +0.995 to +1.00)"),
         (Rate(1, -math.inf, math.inf, "B", "h"), "+1 B/h (no 95% interval)"),
+        (Rate(7.2e-6, 0, MIB, "B", "h"), "0 B/h (95% interval 0 B to +1.00 MiB/h)"),
     ],
 )  # fmt: skip
 def test_a_rate_is_told_with_its_interval(rate: Rate, text: str) -> None:
