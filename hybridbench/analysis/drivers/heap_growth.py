@@ -43,7 +43,7 @@ _SAY: Final = (
     *("finish", "success", "complet", "refus", "reject", "abort", "cancel", "error", "fail"),
     *("request", "session", "preempt", "token"),
 )
-_OF_SECONDS: Final = ("_seconds_sum", "_seconds_total")
+_OF_SECONDS: Final = "_seconds_total"
 # The substrings whose counters count only some of the requests.
 _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
 # Entries or objects that the last moments before a scan may have added.
@@ -185,7 +185,7 @@ class _View:
     def __init__(self, facts: Facts, heap: Heap, cache: KvCache | None = None) -> None:
         self.heap = heap
         self._counters = facts.counters
-        ranks = {name: expectation(name, _SAY) for name in facts.counters.names}
+        ranks = {name: _rank_of(name) for name in facts.counters.names}
         self._telling = {name: rank for name, rank in ranks.items() if rank is not None}
         self._main = _common(facts.counters, self._telling)
         self._keep = _after_warmup(facts, heap)
@@ -524,6 +524,14 @@ def _events(counters: EventCounters) -> list[str]:
         and not name.endswith("_calls")
         and bool(np.all(series.value == np.round(series.value)))
     ]
+
+
+def _rank_of(name: str) -> int | None:
+    """The rank of a counter among those that describe the work; None if it does not."""
+    if name.endswith("_sum"):
+        # A histogram of requests sums up their seconds, bytes or tokens.
+        return len(_SAY) if "token" in name else None
+    return expectation(name, _SAY)
 
 
 def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[str]:

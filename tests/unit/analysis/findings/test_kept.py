@@ -354,6 +354,21 @@ def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
     assert leak.title == "app keeps 1.13 (1.11 to 1.15) entries of runner.by_id per request"
 
 
+def test_the_sum_of_a_histogram_of_requests_is_no_count_of_requests() -> None:
+    tokens = [20.0 * n for n in (1, 120, 250, 360, 490, 610)]
+    counters = {
+        "events.output_tokens": tokens,
+        "scraped.vllm:request_generation_tokens_sum": tokens,
+        "scraped.vllm:request_queue_time_seconds_sum": [n / 100 for n in tokens],
+    }
+
+    (leak,) = at_idle_points(
+        "runner.by_id", [60.0 * n for n in range(1, 7)], [round(n / 16) for n in tokens], counters
+    )
+
+    assert "per output token" in leak.title
+
+
 def test_a_pool_that_is_full_after_the_last_idle_point_is_no_leak() -> None:
     pool = Leak(most=4300.0)
     run = one_process(17, pool, idle_s=60.0, duration_s=290.0, census_s=15.0)
