@@ -530,7 +530,7 @@ def _rank_of(name: str) -> int | None:
     """The rank of a counter among those that describe the work; None if it does not."""
     if name.endswith("_sum"):
         # A histogram of requests sums up their seconds, bytes or tokens.
-        return len(_SAY) if "token" in name else None
+        return len(_SAY) if name.endswith("_tokens_sum") else None
     return expectation(name, _SAY)
 
 

@@ -346,6 +346,7 @@ def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
         "events.finishes": [0, 592, 818, 1399, 1670, 1995, 2396],
         "events.abort_decode": [0, 64, 98, 165, 211, 254, 304],
         "scraped.vllm:request_queue_time_seconds_sum": [4e-5 * n for n in held],
+        "scraped.vllm:inter_token_latency_seconds_sum": [4e-5 * n for n in held],
     }
     t_s = [71.1, 191.5, 251.3, 372.3, 431.4, 491.2, 551.4]
 
