@@ -46,6 +46,8 @@ _SINGULAR: Mapping[str, str] = {
 # Endings of plurals that lose "es" (misses, flushes, batches), and of words that are not plurals.
 _WITH_ES = ("sses", "shes", "tches", "rches", "nches", "xes")
 _WITHOUT_PLURAL = ("ss", "us", "series")
+# Endings of histograms' names; their ``_count`` counts observations, such as engine steps.
+_MEASURES = ("_seconds", "_bytes", "_tokens")
 
 _CAPITALS: Mapping[str, str] = {"kv": "KV", "swa": "SWA"}
 
@@ -134,6 +136,10 @@ def telling(name: str) -> int:
     return _TELLING.index(known) if known in _TELLING else len(_TELLING)
 
 
+def _words(name: str) -> str:
+    return " ".join(_CAPITALS.get(word, word) for word in name.split("_"))
+
+
 def singular(counter: str) -> str:
     """Return the words for one event of ``counter``: ``nodes_evicted`` is an evicted node.
 
@@ -148,7 +154,10 @@ def singular(counter: str) -> str:
     of, _, done = name.rpartition("_")
     if done.endswith("ed") and of.endswith("s") and not of.endswith(_WITHOUT_PLURAL):
         return f"{done} {singular(of)}"
-    words = " ".join(_CAPITALS.get(word, word) for word in name.split("_"))
+    measured = name.removesuffix("_count").removesuffix("_total")
+    if name.endswith("_count") and measured.endswith(_MEASURES):
+        return f"observation of {_words(measured)}"
+    words = _words(name)
     if words.endswith("ies") and not words.endswith("series"):
         return f"{words[:-3]}y"
     if words.endswith(_WITH_ES):

@@ -59,3 +59,9 @@ def test_what_was_done_to_something_comes_first(counter: str, event: str) -> Non
 )
 def test_a_plural_loses_its_whole_ending(counter: str, event: str) -> None:
     assert singular(counter) == event
+
+
+def test_the_count_of_a_histogram_is_one_of_observations() -> None:
+    observed = "observation of iteration tokens"
+    assert singular("scraped.vllm:iteration_tokens_total_count") == observed
+    assert singular("scraped.request_count") == "request count"
