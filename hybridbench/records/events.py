@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -40,7 +40,9 @@ class Phase(Event, frozen=True):
 
 
 class Steady(Event, frozen=True):
-    """The engine is warm."""
+    """The engine is warm; ``reason`` is ``CACHE_FULL`` if only its KV cache shows it."""
+
+    CACHE_FULL: ClassVar[str] = "the KV cache is full"
 
     reason: str | None = None
 

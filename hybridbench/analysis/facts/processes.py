@@ -83,7 +83,7 @@ def _view(
         [
             *record.events,
             *_segments(record, text),
-            *([] if full_s is None else [Steady(t_s=full_s)]),
+            *([] if full_s is None else [Steady(Steady.CACHE_FULL, t_s=full_s)]),
         ],
         key=lambda event: event.t_s,
     )

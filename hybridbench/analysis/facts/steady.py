@@ -15,6 +15,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY, STEADY, Check, spec_of
 
+_REPORTED = f"gauge.{STEADY}"
 _BLOCKS = 40
 _FEWEST_PER_BLOCK = 3
 # A fill's fastest growth is at least this many times the growth after it.
@@ -30,14 +31,19 @@ _TIMES_AS_LONG = 3.0
 _NOISE = 3.0
 
 
+def reports_steady(record: RunRecord) -> bool:
+    """Return whether the server has a gauge that reports whether it is steady."""
+    return _REPORTED in record.series and len(record.series[_REPORTED]) > 0
+
+
 def observed_steady(record: RunRecord) -> float | None:
     """Return when the server was steady; None if it was not, or if that cannot be detected.
 
     If it has no gauge that reports it, this is when the last of its processes finished its first
     fill.
     """
-    reported = record.series.get(f"gauge.{STEADY}")
-    if reported is not None and len(reported):
+    if reports_steady(record):
+        reported = record.series[_REPORTED]
         before = np.flatnonzero(~(reported.value > 0))
         first = int(before[-1]) + 1 if before.size else 0
         return float(reported.t_s[first]) if first < len(reported) else None

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.facts.steady import observed_steady
+from hybridbench.analysis.facts.steady import observed_steady, reports_steady
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest
@@ -26,13 +26,14 @@ class Window:
     """The judged time of a run.
 
     ``steady`` is True if the engine reported the start or its series show it, and False if the
-    start is only an estimate.
+    start is only an estimate; ``reported`` is True only in the first case.
     """
 
     start_s: float
     end_s: float
     steady: bool
     pauses: tuple[tuple[float, float], ...] = ()
+    reported: bool = True
 
     @property
     def duration_s(self) -> float:
@@ -67,7 +68,7 @@ def judged_window(record: RunRecord) -> Window | None:
     pauses, end = _pauses(record, start, end)
     if end <= start:
         return None
-    return Window(start, end, steady_s is not None, pauses)
+    return Window(start, end, steady_s is not None, pauses, _is_reported(record))
 
 
 def _steady_s(record: RunRecord) -> float | None:
@@ -76,6 +77,11 @@ def _steady_s(record: RunRecord) -> float | None:
     if steady is not None:
         return steady.t_s
     return observed_steady(record) if record.manifest.target.kind == OBSERVED else None
+
+
+def _is_reported(record: RunRecord) -> bool:
+    steady = record.last_event(Steady)
+    return reports_steady(record) if steady is None else steady.reason != Steady.CACHE_FULL
 
 
 def _start_without_steady(record: RunRecord, first: float, last: float) -> float:

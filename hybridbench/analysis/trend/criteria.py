@@ -297,13 +297,31 @@ def measure_pace(
 
 def is_warm_by_middle(fit: ModelFit, problem: Problem) -> bool:
     """Whether the model has a warm-up that is over in the second half of the window."""
+    warmup = _warmup(fit, problem)
+    return warmup is not None and _late_range(warmup, problem) <= _WARM * float(np.ptp(warmup))
+
+
+def still_warms(fit: ModelFit, problem: Problem) -> bool:
+    """Whether the model's warm-up adds notably to its trend in the second half of the window."""
+    warmup, trend = _warmup(fit, problem), fit.trend()
+    if warmup is None or trend is None:
+        return False
+    return _late_range(warmup, problem) > _WARM * HALF * abs(trend[0])
+
+
+def _warmup(fit: ModelFit, problem: Problem) -> FloatArray | None:
+    """Return the part of the fitted values that is a warm-up; None if the model has none."""
     candidate = fit.model.candidate
     own = range(candidate.beside, len(candidate.columns))
     of_warmup = [i for i in own if candidate.columns[i] != candidate.trend_column]
+    if not of_warmup:
+        return None
     columns = problem.shapes.columns[:, [candidate.columns[i] for i in of_warmup]]
-    warmup = columns @ fit.beta[[1 + i for i in of_warmup]]
-    late = problem.shapes.x >= HALF
-    return bool(of_warmup) and float(np.ptp(warmup[late])) <= _WARM * float(np.ptp(warmup))
+    return np.asarray(columns @ fit.beta[[1 + i for i in of_warmup]])
+
+
+def _late_range(value: FloatArray, problem: Problem) -> float:
+    return float(np.ptp(value[problem.shapes.x >= HALF]))
 
 
 def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) -> bool:

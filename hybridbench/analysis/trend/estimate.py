@@ -34,6 +34,7 @@ from hybridbench.analysis.trend.criteria import (
     measure_pace,
     reason,
     slowed,
+    still_warms,
     stops_at_the_end,
     tail,
 )
@@ -127,6 +128,7 @@ class Estimate:
     p_value: float = 1.0  # for growth up to the floor; the largest among the plausible models
     slowed: bool = False  # there is a late knee; growth before it counts
     returns: bool = False  # in every plausible model, memory returns after its falls
+    warms: bool = False  # a warm-up is a notable part of the growth in the second half
     lows: float = 0.0  # growth between the lowest levels before and after a peak; 0 for a leak
 
 
@@ -290,6 +292,7 @@ def _from_models(
         phi=phi,
         p_value=chance(fits, opts.question),
         floor=floor,
+        warms=still_warms(best, problem),
         returns=dips is not None
         and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
     )

@@ -372,6 +372,9 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         per_request = Rate(
             found.growth / requests, found.lower / requests, found.upper / requests, unit, "request"
         )
+    if found.warms and not terms.window.reported:
+        # The first fill ended, and a slower one followed: the process was not steady yet.
+        terms = replace(terms, window=replace(terms.window, steady=False))
     outcome, reason = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
     result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))

@@ -274,3 +274,25 @@ def test_growth_of_the_later_half_alone_is_compared_with_the_whole_floor() -> No
     assert (result.outcome, result.window_s[0] > 3600.0) == ("LEAK", True)
     assert result.why is not None
     assert result.why.data["faster_than"] == pytest.approx(result.floor_per_hour, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("reason", "called"), [(None, "LEAK"), (Steady.CACHE_FULL, "INCONCLUSIVE")]
+)
+def test_a_warm_up_after_the_cache_is_full_goes_on_for_its_usual_time(
+    reason: str | None, called: str
+) -> None:
+    """vLLM's worker filled for minutes more, ever more slowly; a server knows when it is warm."""
+    t = np.arange(200.0, 700.0)
+    rng = np.random.default_rng(5)
+    slow = 30e6 * np.log1p((t - 200.0) / 20.0) + 0.2e6 * (t - 200.0)
+    value = 700e6 + slow + rng.normal(0.0, 1e5, t.size)
+    steady = Steady(reason, t_s=200.0)
+    record = RunRecord(Manifest(), {MEMORY: Series(MEMORY, t, value)}, [steady])
+
+    result = judge_trend(Facts.of(record), declared(MEMORY), Effort())
+
+    assert result.outcome == called
+    if called != "LEAK":
+        assert result.why is not None
+        assert result.why.code == ReasonCode.NO_STEADY_STATE
