@@ -383,8 +383,8 @@ def check_against_model(config: EngineConfig, model_config: ModelConfig) -> None
         )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(
-            f"engine: max_context_len is {config.max_context_len}; the model supports "
-            f"{model_config.max_position_embeddings} positions."
+            f"engine: max_context_len is {config.max_context_len}; set it to at most "
+            f"{model_config.max_position_embeddings}, the positions that this model supports."
         )
 
 

@@ -418,7 +418,7 @@ def test_every_removed_node_counts_as_a_removal(
             ),
             "mamba_slots is 3; one request that hits needs 4",
         ),
-        (EngineConfig(max_context_len=300_000, kv_tokens=400_000), "the model supports"),
+        (EngineConfig(max_context_len=300_000, kv_tokens=400_000), "set it to at most 262144"),
     ],
 )
 def test_an_engine_that_cannot_be_built_says_why(config: EngineConfig, sentence: str) -> None:
