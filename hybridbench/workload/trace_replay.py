@@ -250,7 +250,8 @@ class TraceReplay:
             profile.sampling, vocab_size, stream(self._seed, "trace sampling")
         )
         self._clock = TrafficClock()
-        self._live: set[str] = set()
+        # What each request in flight is made of: its row, its lap, and the length of its prompt.
+        self._live: dict[str, tuple[TraceRow, int, int]] = {}
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._lap = 0
         self._lap_start_s = 0.0  # in recorded time, with all laps concatenated
@@ -302,8 +303,8 @@ class TraceReplay:
             self._end(rid)
 
     def prompt_of(self, rid: str) -> Sequence[int] | None:
-        del rid
-        return None
+        made_of = self._live.get(rid)
+        return None if made_of is None else self._tokens.prompt(*made_of)
 
     def on_rejected(self, rid: str, reason: str) -> None:
         del reason
@@ -346,11 +347,11 @@ class TraceReplay:
     def _request(self, row: TraceRow) -> Submit:
         self._counts["submitted"] += 1
         rid = f"t{self._counts['submitted']}"
-        self._live.add(rid)
         wanted = _lengths(row, self._options.length_scale)
         length, output = _fitted(*wanted, self._context_len)
         self._counts["clipped_inputs"] += length < wanted[0]
         self._counts["clipped_outputs"] += output < wanted[1]
+        self._live[rid] = row, self._lap, length
         prompt = self._tokens.prompt(row, self._lap, length)
         return Submit(rid, prompt, self._sampling.draw(output))
 
@@ -379,7 +380,7 @@ class TraceReplay:
         return False
 
     def _end(self, rid: str) -> None:
-        self._live.remove(rid)
+        del self._live[rid]
         self._counts["ended"] += 1
 
 

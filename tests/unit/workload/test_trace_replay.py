@@ -128,6 +128,19 @@ def test_the_next_lap_has_the_same_lengths_and_other_tokens(tmp_path: Path) -> N
     assert len({s.rid for s in first + second}) == 4
 
 
+def test_the_prompt_of_a_request_is_known_until_it_ends(tmp_path: Path) -> None:
+    workload = replay(mooncake(tmp_path / "t", row(0, [7, 8], 1024)))
+    for lap in range(2):
+        sent = workload.next_action(float(lap))
+        assert isinstance(sent, Submit)
+
+        known = workload.prompt_of(sent.rid)
+        workload.on_finished(sent.rid, [1], "length", float(lap))
+
+        assert known == sent.input_ids
+        assert workload.prompt_of(sent.rid) is None
+
+
 def test_lengths_beyond_the_context_are_clipped_and_counted(tmp_path: Path) -> None:
     rows = [row(0, list(range(200)), 200 * 512, 100), row(0, [0], 512, 90_000), row(0, [0], 512, 0)]
     workload = replay(mooncake(tmp_path / "t", *rows), extra="pools: {max_context_len: 500}\n")
