@@ -146,13 +146,13 @@ class CheckpointWeights:
             )
 
     def _instead_of(self, name: str) -> str:
-        """Describe what the files hold instead of a missing tensor; empty if nothing."""
+        """Describe what the files hold instead of a missing tensor, and say what to do."""
         module = name.rpartition(".")[0] + "."
         renamed = [other for other in self._files if other.endswith(f".{name}")]
         renamed += [other for other in self._files if name.endswith(f".{other}")]
         parts = [other for other in self._files if other.startswith(module)]
         if not renamed and not parts:
-            return ""
+            return "; download the files that are missing, or correct config.json"
         advice = (
             "save the model with transformers, whose names are read"
             if renamed
