@@ -1,4 +1,4 @@
-"""Measure the engine's containers (lists, dicts, sets, deques), to find those never emptied.
+"""Measure the engine's containers (lists, tables, queues, arrays), to find those never emptied.
 
 The search covers the attributes of the engine's long-lived objects, and the variables of its
 modules, classes and functions.  Containers need no declaration, so new ones are counted as well.
@@ -10,17 +10,19 @@ import logging
 import os
 import sys
 import sysconfig
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
+from queue import Queue, SimpleQueue
 from types import FunctionType, ModuleType
 from typing import Final, TypeAlias
 from weakref import finalize
 
 # Shorter containers are not reported; one that is never emptied soon exceeds this length.
 _LONG: Final = 100
-_CONTAINERS: Final = list | dict | set | deque
+_CONTAINERS: Final = list | dict | set | deque | bytearray | array | SimpleQueue | Queue
 # Classes whose objects are not searched, nor those of their subclasses: short-lived ones, and lists
 # of tree nodes, which ``Engine.containers`` counts separately.
 _PASSING: Final = frozenset(
@@ -57,7 +59,8 @@ _NOT_SEARCHED: Final = (
 )
 _PLAIN: Final = (bool, bytes, float, int, str, tuple, type(None), ModuleType)
 _Cached: Final = type(lru_cache(len))
-_Container: TypeAlias = list[object] | dict[object, object] | set[object] | deque[object]
+_Sized: TypeAlias = list[object] | dict[object, object] | set[object] | deque[object]
+_Container: TypeAlias = "_Sized | bytearray | array[int] | SimpleQueue[object] | Queue[object]"
 _Count: TypeAlias = Callable[[], int]
 
 
@@ -90,11 +93,15 @@ def long_containers(root: object) -> dict[str, int]:
 
 def _entries(container: _Container) -> int:
     """Count a container's entries; if it is short, add those of the containers inside it."""
-    length = len(container)
-    if length < _LONG:
+    length = _length(container)
+    if length < _LONG and not isinstance(container, SimpleQueue | Queue):
         entries = tuple(container.values() if isinstance(container, dict) else container)
-        length += sum(len(entry) for entry in entries if isinstance(entry, _CONTAINERS))
+        length += sum(_length(entry) for entry in entries if isinstance(entry, _CONTAINERS))
     return length
+
+
+def _length(container: _Container) -> int:
+    return container.qsize() if isinstance(container, SimpleQueue | Queue) else len(container)
 
 
 class SharedContainers:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable
 from functools import cache, lru_cache
+from queue import Queue, SimpleQueue
 from types import ModuleType
 
 import pytest
@@ -43,6 +45,27 @@ def test_a_module_and_a_class_own_what_they_keep(monkeypatch: pytest.MonkeyPatch
     after = found()
 
     assert after["scheduler._seen"] == after["Scheduler._known"] == ENTRIES
+
+
+@pytest.mark.parametrize("kind", [SimpleQueue, Queue])
+def test_a_queue_that_nobody_empties_counts(
+    kind: type[Queue[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = kind()
+    monkeypatch.setattr(module, "_kept", kept, raising=False)
+    for rid in range(ENTRIES):
+        kept.put(rid)
+
+    assert found()["scheduler._kept"] == ENTRIES
+
+
+@pytest.mark.parametrize("kept", [bytearray(ENTRIES), array("q", [1] * ENTRIES)])
+def test_an_array_that_only_grows_counts(
+    kept: bytearray | array[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_kept", kept, raising=False)
+
+    assert found()["scheduler._kept"] == ENTRIES
 
 
 @pytest.mark.parametrize(
