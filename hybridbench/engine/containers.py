@@ -39,12 +39,11 @@ _PASSING: Final = frozenset(
     }
 )
 
-# These have one entry per free slot, page or cached block, so a pool's size limits their length.
+# These have one entry per free slot or page, so a pool's size limits their length.
 _BOUNDED: Final = frozenset(
     {
         "HiCacheMemory._free",
         "HiCacheMemory._page_of",
-        "KvEventRecorder._blocks",
         "MambaSlotAllocator.free_slots",
         "SlotAllocator.free_slots",
     }

@@ -19,6 +19,7 @@ from hybridbench.engine.cache.kv_events import (
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.containers import long_containers
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import (
@@ -182,6 +183,17 @@ def test_who_follows_the_events_knows_the_blocks_of_the_tree_seed_11(page_size: 
     assert engine.counters.node_splits > 0
     assert engine.containers()["kv_events"] == 0
     assert engine.counters.kv_events_published > 0
+
+
+def test_blocks_whose_events_nobody_drops_count_as_a_container() -> None:
+    tree = RadixCache.create_simulated(enable_kv_cache_events=True)
+    tree.insert(InsertParams(RadixKey(list(range(120)))))
+
+    before = long_containers(tree)
+    tree.kv_events.drop()
+
+    assert before["KvEventRecorder._blocks"] == 120
+    assert "KvEventRecorder._blocks" not in long_containers(tree)
 
 
 def test_a_tree_alone_tells_events_too() -> None:
