@@ -306,9 +306,15 @@ class Engine:
 
     @property
     def host_failure(self) -> str:
-        """The error of the first failed copy between device and host; empty if none failed."""
-        host_tier = self.pools.host_tier
-        return "" if host_tier is None else host_tier.cache_controller.failure
+        """The error of the first failed copy to or from the host; empty if none failed.
+
+        An error of the storage itself does not count.
+        """
+        host_tier, storage_tier = self.pools.host_tier, self.pools.storage_tier
+        host = None if host_tier is None else host_tier.cache_controller
+        storage = None if storage_tier is None else storage_tier.storage_controller
+        failures = (c.failure for c in (host, storage) if c is not None)
+        return next(filter(None, failures), "")
 
     @property
     def steady_reason(self) -> str:

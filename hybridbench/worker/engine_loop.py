@@ -286,7 +286,7 @@ class EngineLoop:
             records += violation_records(engine.violations)
         if engine.host_failure != self._failure_seen:
             self._failure_seen = engine.host_failure
-            message = f"a copy between device and host failed: {self._failure_seen}"
+            message = f"a copy to or from the host failed: {self._failure_seen}"
             records.append(ViolationRecord("transfer", "", message, []))
         now_s, step = time.monotonic(), self._pulse.steps
         return [Violation(now_s, step, record) for record in records]

@@ -271,9 +271,7 @@ class EngineTransfer(EngineCheck, frozen=True, kw_only=True):
     """The law ``transfer``."""
 
     kind: ClassVar[str] = "engine-transfer"
-    meaning: ClassVar[str] = (
-        "A copy between the device and the host failed; the engine continues without it."
-    )
+    meaning: ClassVar[str] = "A copy to or from the host failed; the engine continues without it."
 
 
 class EngineEndedHeld(EngineCheck, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import NamedTuple, Protocol, TypeAlias
 
-from hybridbench.engine.memory.hicache_storage import HiCacheStorage, PageHash
+from hybridbench.engine.memory.hicache_storage import HiCacheStorage, PageHash, StorageError
 from hybridbench.engine.memory.host_pool import MHATokenToKVPoolHost
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import HOST
@@ -127,6 +127,7 @@ class StorageController:
         host_mem_release_queue: slots that threads no longer use, to be freed.
         ack_backup_queue: finished writes that were not yet collected.
         failures: reads and writes that ended with an error.
+        failure: the first error that was not the storage's own; empty without one.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class StorageController:
         self.host_mem_release_queue: SimpleQueue[_HostMemRelease] = SimpleQueue()
         self.ack_backup_queue: deque[int] = deque()
         self.failures = 0
+        self.failure = ""
         self._io = io
         self._prefetches: dict[int, PrefetchOperation] = {}
         self._backups: dict[int, StorageOperation] = {}
@@ -158,7 +160,7 @@ class StorageController:
         self._last_number += 1
         operation = PrefetchOperation(self._last_number, host_indices, hashes)
         self._prefetches[operation.number] = operation
-        self._io.start(operation.number, self._prefetch_io(operation), reads=True)
+        self._io.start(operation.number, self._noted(self._prefetch_io(operation)), reads=True)
         return operation
 
     def terminate_prefetch(self, operation: PrefetchOperation) -> int:
@@ -176,7 +178,7 @@ class StorageController:
         self._last_number += 1
         operation = StorageOperation(self._last_number, host_indices, hashes)
         self._backups[operation.number] = operation
-        self._io.start(operation.number, self._page_backup(operation), reads=False)
+        self._io.start(operation.number, self._noted(self._page_backup(operation)), reads=False)
         return operation.number
 
     def poll(self) -> None:
@@ -220,6 +222,16 @@ class StorageController:
             del self._prefetches[operation.number]
 
     # The methods below run on the reading and writing threads.
+
+    def _noted(self, pages: Pages) -> Pages:
+        """Run ``pages``; note an error that no storage raises, so that it does not pass for one."""
+        try:
+            yield from pages
+        except StorageError:
+            raise
+        except Exception as error:
+            self.failure = self.failure or f"{type(error).__name__}: {error}"
+            raise
 
     def _prefetch_io(self, operation: PrefetchOperation) -> Pages:
         try:

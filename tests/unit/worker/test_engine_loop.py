@@ -436,7 +436,7 @@ def test_the_first_copy_to_the_host_that_fails_is_told_once() -> None:
     assert engine.counters.host_failures > 1
     (violation,) = [message.violation for message in told if isinstance(message, m.Violation)]
     assert violation.kind == "transfer"
-    assert violation.message.startswith("a copy between device and host failed: ")
+    assert violation.message.startswith("a copy to or from the host failed: ")
 
 
 @pytest.mark.parametrize(

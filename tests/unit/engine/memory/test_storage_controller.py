@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import repeat
 
 import numpy as np
@@ -158,6 +159,27 @@ def test_a_write_that_fails_is_over_and_what_it_wrote_before_is_there(
     assert list(world.controller.ack_backup_queue) == [number]
     assert world.controller.failures == 1
     assert [world.storage.exists(name) for name in (b"d", b"e", b"f")] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [(StorageError("disk full"), ""), (ValueError("3 rows for 4 slots"), "ValueError: 3 rows")],
+)
+def test_only_an_error_that_no_storage_raises_is_a_failed_copy(
+    error: Exception, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+
+    def fail(key: bytes, value: KVHostCopy) -> None:
+        raise error
+
+    monkeypatch.setattr(world.storage, "set", fail)
+    world.controller.write_storage(world.alloc(2), [b"d"])
+    with suppress(ValueError):  # of the fake, which catches only errors of a storage
+        world.controller.poll()
+
+    assert world.controller.failure.startswith(failure)
+    assert bool(world.controller.failure) == bool(failure)
 
 
 def test_what_a_sliced_free_list_gives_is_a_view_of_the_list_as_it_was() -> None:
