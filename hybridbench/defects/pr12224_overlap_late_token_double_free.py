@@ -62,7 +62,7 @@ DEFECT = Defect(
         per="surplus_steps",
         counted="surplus",
     ),
-    patches=(Patch(Scheduler, "settle", _settle, fingerprint="7d4bf45f21a6"),),
+    patches=(Patch(Scheduler, "settle", _settle, fingerprint="c6dce1c4680a"),),
     harmed="Servers with overlapped scheduling, which is on by default.",
     cure="Only one of the two code paths frees the late slot.",
     overrides=(("engine.check_owners", "false"),),

@@ -569,8 +569,6 @@ class Engine:
         for req in outcome.admitted:
             req.last_heard_s = now_s
             events += front_end.admitted(req)
-        for req in outcome.produced:
-            req.last_heard_s = now_s
         events += front_end.produced(outcome.produced, now_s)
         for req in outcome.finished:
             events += front_end.ended(req, EventKind.FINISHED)

@@ -126,6 +126,7 @@ class FrontEnd:
         """Record one more token for each of ``reqs``; return an event for each first token."""
         events = []
         for req in reqs:
+            req.last_heard_s = now_s
             # ``_state_of`` inlined: this runs for every token.
             state = self._states.get(req.rid)
             if state is None or state.req is not req:

@@ -5,9 +5,6 @@ A page has one or more tokens; it is always allocated, transferred and freed as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 
@@ -189,15 +186,6 @@ class BaseTokenToKVPoolAllocator:
         self._group = []
         self._ledger.move(pages, RESERVED, FREE)
         self._give_back(pages)
-
-    @contextmanager
-    def free_group(self) -> Iterator[None]:
-        """Open a free group that ends with the ``with`` block, even if that raises."""
-        self.free_group_begin()
-        try:
-            yield
-        finally:
-            self.free_group_end()
 
     def merge_and_sort_free(self) -> None:
         """Merge freed pages into the free list, and sort it in ascending order."""

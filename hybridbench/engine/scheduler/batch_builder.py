@@ -220,7 +220,7 @@ class BatchBuilder:
     def _kv_indices(self, rows: list[int], seq_lens: list[int]) -> npt.NDArray[np.int64]:
         table = self._pools.req_to_token_pool.req_to_token
         parts = [table[row, :length] for row, length in zip(rows, seq_lens, strict=True)]
-        return np.concatenate(parts).astype(np.int64)
+        return np.concatenate(parts, dtype=np.int64)
 
     def _state_slots(self, rows: list[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the state slot of each row from the row map; the dump slot without states.

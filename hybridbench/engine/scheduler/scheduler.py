@@ -275,8 +275,10 @@ class Scheduler:
         # Without overlap, unused room for draft tokens is freed at once.
         frees_tails = self._drafts and not self._config.enable_overlap_schedule
         rows = zip(batch.reqs, batch.records, _seq_lens(batch, tokens), tokens, strict=True)
+        allocator = self._pools.token_to_kv_pool_allocator
         # Nothing is allocated before the end, so all frees are grouped into one.
-        with self._pools.token_to_kv_pool_allocator.free_group():
+        allocator.free_group_begin()
+        try:
             for req, record, seq_len, new in rows:
                 if req is chunked_req:
                     if to_share:
@@ -298,6 +300,8 @@ class Scheduler:
                     # From now on, other requests may reuse the prompt.
                     self._pools.cache_unfinished_req(req)
                     self._join_running(req)
+        finally:
+            allocator.free_group_end()
         self._end_settling(outcome)
 
     def _end_settling(self, outcome: StepOutcome) -> None:
