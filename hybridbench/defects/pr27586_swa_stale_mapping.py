@@ -12,7 +12,7 @@ from __future__ import annotations
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
-from hybridbench.engine.memory.owners import REQ, Owner
+from hybridbench.engine.memory.owners import Owner
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
 TRUTH = Truth()
@@ -47,11 +47,11 @@ class StaleEntries:
 _STALE = StaleEntries()
 
 
-def _free_swa(self: SWATokenToKVPoolAllocator, idx: SlotInput, owner: Owner = REQ) -> None:
+def _free_swa_pages(self: SWATokenToKVPoolAllocator, pages: IntArray, owner: Owner) -> None:
     """Before #27586 the mapping was left unchanged."""
-    pages, swa_pages = self._mapped(idx)
-    _STALE.freed(pages, swa_pages)
-    self.swa_attn_allocator.free(swa_pages * self.page_size, owner)
+    mapped, swa_pages = self._mapped(pages)
+    _STALE.freed(mapped, swa_pages)
+    self.swa_attn_allocator.free_page_numbers(swa_pages, owner)
 
 
 def _take_pages(self: SWATokenToKVPoolAllocator, count: int, owner: Owner) -> IntArray | None:
@@ -93,8 +93,13 @@ DEFECT = Defect(
         quick_s=40.0,
     ),
     patches=(
-        Patch(SWATokenToKVPoolAllocator, "free_swa", _free_swa, fingerprint="75508d73613e"),
-        Patch(SWATokenToKVPoolAllocator, "move_swa", _move_swa, fingerprint="af7544c9741c"),
+        Patch(
+            SWATokenToKVPoolAllocator,
+            "_free_swa_pages",
+            _free_swa_pages,
+            fingerprint="b76e10ecbfb3",
+        ),
+        Patch(SWATokenToKVPoolAllocator, "move_swa", _move_swa, fingerprint="774a938c0e69"),
         Patch(SWATokenToKVPoolAllocator, "_take_pages", _take_pages, fingerprint="7831578e36d7"),
     ),
     harmed="Models with sliding windows under churn: a crash after some 2,000 requests.",

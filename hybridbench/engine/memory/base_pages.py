@@ -151,9 +151,13 @@ class BaseTokenToKVPoolAllocator:
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
-        pages = self._pages_of("free", as_index_array(idx, self.device), owner)
+        self.free_page_numbers(self._pages_of(as_index_array(idx, self.device)), owner)
+
+    def free_page_numbers(self, pages: IntArray, owner: Owner) -> None:
+        """The same for pages by number."""
         if len(pages) == 0:
             return
+        pages = self._checked("free", pages, owner)
         if not self.is_not_in_free_group:
             self._ledger.move(pages, owner, RESERVED)
             self._group.append(pages)
@@ -169,9 +173,12 @@ class BaseTokenToKVPoolAllocator:
         """
         if taker in (FREE, RESERVED):
             raise ValueError("tokens are released with free(), not transferred to FREE or RESERVED")
-        pages = self._pages_of("transfer", as_index_array(idx, self.device), giver)
+        self.transfer_page_numbers(self._pages_of(as_index_array(idx, self.device)), giver, taker)
+
+    def transfer_page_numbers(self, pages: IntArray, giver: Owner, taker: Owner) -> None:
+        """The same for pages by number."""
         if len(pages):
-            self._ledger.move(pages, giver, taker)
+            self._ledger.move(self._checked("transfer", pages, giver), giver, taker)
 
     def free_group_begin(self) -> None:
         """Open a free group, which defers frees; no effect if one is open."""
@@ -260,12 +267,16 @@ class BaseTokenToKVPoolAllocator:
         tokens: IntArray = (pages[:, None] * self.page_size + offsets).reshape(-1)
         return tokens
 
-    def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
-        """The pages of ``idx``, after checking that ``giver`` holds them.
+    def _pages_of(self, idx: IntArray) -> IntArray:
+        """The numbers of the pages of ``idx``; a page of several tokens may repeat."""
+        return idx
+
+    def _checked(self, action: str, pages: IntArray, giver: Owner) -> IntArray:
+        """``pages``, each once, after checking that ``giver`` holds them.
 
         Pages of one token, as here, must not repeat; the tokens of a larger page may be listed
         together.
         """
-        self._ledger.check(action, idx, giver)
-        self._ledger.check_distinct(action, idx)
-        return idx
+        self._ledger.check(action, pages, giver)
+        self._ledger.check_distinct(action, pages)
+        return pages

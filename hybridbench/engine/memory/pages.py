@@ -153,10 +153,12 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
             return None
         return page_allocation.alloc_decode(crosses, last, pages, self.page_size)
 
-    def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
+    def _pages_of(self, idx: IntArray) -> IntArray:
+        return idx if self.page_size == 1 else without_equal_neighbours(idx // self.page_size)
+
+    def _checked(self, action: str, pages: IntArray, giver: Owner) -> IntArray:
         if self.page_size == 1:
-            return super()._pages_of(action, idx, giver)
-        pages = without_equal_neighbours(idx // self.page_size)
+            return super()._checked(action, pages, giver)
         self._ledger.check(action, pages, giver)
         return np.unique(pages) if self._ledger.repeats(pages) else pages
 

@@ -152,8 +152,7 @@ class MambaSlotAllocator(SlotAllocator):
         Raises:
             AllocationSizeError: negative, or not an integer.
         """
-        need_size = checked_size(need_size, self._what)
-        if need_size == 1 and self._group:
+        if self._group and checked_size(need_size, self._what) == 1:
             slots = [self._group.pop()]
             self._ledger.move_each(slots, owner)
             return slots

@@ -10,10 +10,7 @@ import torch
 
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.owners import REQ, Owner
-from hybridbench.engine.memory.pages import (
-    PagedTokenToKVPoolAllocator,
-    without_equal_neighbours,
-)
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator
 from hybridbench.engine.memory.sizes import whole_pages
 from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
 
@@ -67,14 +64,14 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         pages = super()._take_pages(whole_pages(need_size, self.page_size), owner)
         return None if pages is None else self._tokens_of(pages)
 
-    def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        """Free the pages of ``idx`` in both pools, each once.
+    def free_page_numbers(self, pages: IntArray, owner: Owner) -> None:
+        """Free ``pages`` in both pools, each once.
 
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
-        super().free(idx, owner)
-        self.free_swa(idx, owner)
+        super().free_page_numbers(pages, owner)
+        self._free_swa_pages(pages, owner)
 
     def free_swa(self, idx: SlotInput, owner: Owner = REQ) -> None:
         """Free the pages that ``idx`` has in the window pool; its full pages stay allocated.
@@ -82,15 +79,12 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
-        pages, swa_pages = self._mapped(idx)
-        self.swa_attn_allocator.free(swa_pages * self.page_size, owner)
-        # A remaining mapping would free the page under its next holder (sglang#27586).
-        self._page_to_swa[pages] = 0
+        self._free_swa_pages(self._pages_of(as_index_array(idx, self.device)), owner)
 
-    def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
-        super().transfer(idx, giver, taker)
-        _, swa_pages = self._mapped(idx)
-        self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
+    def transfer_page_numbers(self, pages: IntArray, giver: Owner, taker: Owner) -> None:
+        super().transfer_page_numbers(pages, giver, taker)
+        _, swa_pages = self._mapped(pages)
+        self.swa_attn_allocator.transfer_page_numbers(swa_pages, giver, taker)
 
     def move_swa(self, source: SlotInput, target: SlotInput, giver: Owner, taker: Owner) -> None:
         """Move the window pages of ``source`` to ``target``, which has none, and to ``taker``.
@@ -100,12 +94,12 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         Raises:
             OwnershipError: one is not ``giver``'s; nothing was changed.
         """
-        pages, swa_pages = self._mapped(source)
+        pages, swa_pages = self._mapped(self._pages_of(as_index_array(source, self.device)))
         targets = as_index_array(target, self.device)[:: self.page_size] // self.page_size
         assert len(targets) == len(pages), "each page moves to one of its own"
         if self.check_owners:
             assert not self._page_to_swa[targets].any(), "a target has a window page already"
-        self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
+        self.swa_attn_allocator.transfer_page_numbers(swa_pages, giver, taker)
         self._page_to_swa[pages] = 0
         self._page_to_swa[targets] = swa_pages
 
@@ -146,15 +140,19 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
             self._page_to_swa[pages] = swa_pages
         return pages
 
-    def _mapped(self, idx: SlotInput) -> tuple[IntArray, IntArray]:
-        """The full pages of ``idx`` that have a window page, and their window pages, each once."""
-        pages = as_index_array(idx, self.device)
-        if self.page_size > 1:
-            pages = without_equal_neighbours(pages // self.page_size)
+    def _free_swa_pages(self, pages: IntArray, owner: Owner) -> None:
+        """Free the window pages of ``pages``, which are numbers of full pages."""
+        mapped, swa_pages = self._mapped(pages)
+        self.swa_attn_allocator.free_page_numbers(swa_pages, owner)
+        # A remaining mapping would free the page under its next holder (sglang#27586).
+        self._page_to_swa[mapped] = 0
+
+    def _mapped(self, pages: IntArray) -> tuple[IntArray, IntArray]:
+        """Those of ``pages`` that have a window page, and their window pages."""
         # Without owner checks any number may be passed: clipping maps one out of range to the first
         # or last entry, which have no window page.
         swa_pages = self._page_to_swa.take(pages, mode="clip")
-        mapped = swa_pages > 0
-        if mapped.all():
+        if np.count_nonzero(swa_pages) == len(pages):
             return pages, swa_pages
+        mapped = swa_pages > 0
         return pages[mapped], swa_pages[mapped]
