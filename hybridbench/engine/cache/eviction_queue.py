@@ -21,11 +21,6 @@ Strategy = Callable[[TreeNode], Priority]
 _STALE_MIN = 64
 
 
-def last_use(node: TreeNode) -> int:
-    """When a node was last used."""
-    return node.last_access_time
-
-
 class EvictionQueue(Protocol):
     """Nodes that may be evicted, next one first."""
 
@@ -59,9 +54,7 @@ class RecencyQueue:
     younger nodes were added, are kept in a small heap, ordered by access time.
     """
 
-    def __init__(self, time_of: Callable[[TreeNode], int] = last_use) -> None:
-        """``time_of`` gives a node's age: larger is younger, and no two are equal."""
-        self._time_of = time_of
+    def __init__(self) -> None:
         self._order: OrderedDict[int, TreeNode] = OrderedDict()
         self._late: dict[int, TreeNode] = {}
         # (access time, node id): only numbers, so that the heap keeps no node alive.
@@ -78,11 +71,10 @@ class RecencyQueue:
         yield from list(self._late.values())
 
     def add(self, node: TreeNode) -> None:
-        order, time_of = self._order, self._time_of
-        time = time_of(node)
-        if not order or time > time_of(order[next(reversed(order))]):
+        order, time = self._order, node.last_access_time
+        if not order or time > order[next(reversed(order))].last_access_time:
             order[node.id] = node
-        elif time < time_of(order[next(iter(order))]):
+        elif time < order[next(iter(order))].last_access_time:
             order[node.id] = node
             order.move_to_end(node.id, last=False)
         else:
@@ -95,45 +87,42 @@ class RecencyQueue:
             self._late.pop(node.id, None)
 
     def touch(self, node: TreeNode) -> None:
-        self.touch_all((node,))
+        if node.id in self._order:
+            self._order.move_to_end(node.id)
+        elif self._late.pop(node.id, None) is not None:
+            self._order[node.id] = node
 
     def touch_all(self, nodes: Iterable[TreeNode]) -> None:
         """Touch ``nodes`` in order; the last one becomes the youngest."""
-        order, late = self._order, self._late
-        move_to_end = order.move_to_end
         for node in nodes:
-            node_id = node.id
-            if node_id in order:
-                move_to_end(node_id)
-            elif late.pop(node_id, None) is not None:
-                order[node_id] = node
+            self.touch(node)
 
     def first(self) -> TreeNode | None:
         oldest = self._order[next(iter(self._order))] if self._order else None
         late = self._first_late()
         if late is None or oldest is None:
             return oldest or late
-        return late if self._time_of(late) < self._time_of(oldest) else oldest
+        return min(late, oldest)
 
     def misplaced(self) -> list[int]:
-        time_of = self._time_of
-        wrong = [b.id for a, b in pairwise(self._order.values()) if time_of(a) >= time_of(b)]
+        wrong = [b.id for a, b in pairwise(self._order.values()) if not a < b]
         entries = set(self._late_heap)
-        return wrong + [n.id for n in self._late.values() if (time_of(n), n.id) not in entries]
+        late = self._late.values()
+        return wrong + [n.id for n in late if (n.last_access_time, n.id) not in entries]
 
     def _first_late(self) -> TreeNode | None:
         heap = self._late_heap
         while heap:
             time, node_id = heap[0]
             node = self._late.get(node_id)
-            if node is not None and self._time_of(node) == time:
+            if node is not None and node.last_access_time == time:
                 return node
             heapq.heappop(heap)
         return None
 
     def _drop_stale_if_many(self) -> None:
         if len(self._late_heap) > 2 * len(self._late) + _STALE_MIN:
-            self._late_heap = [(self._time_of(n), n.id) for n in self._late.values()]
+            self._late_heap = [(n.last_access_time, n.id) for n in self._late.values()]
             heapq.heapify(self._late_heap)
 
 

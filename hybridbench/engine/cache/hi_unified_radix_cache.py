@@ -64,17 +64,14 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         on_device = [node for node in path if not node.evicted]
         used = on_device[: common_end(on_device, self.components)]
         indices = join(used)
-        result = MatchResult(
+        return MatchResult(
             indices,
             used[-1] if used else self.root_node,
             path[-1] if path else self.root_node,
-            None,
+            self._branching_seqlen(len(indices), walked_len),
             len(indices),
             sum(len(node.key) for node in path[len(used) :]),
         )
-        for component in self.components:
-            result = component.match_result(result, walked_len)
-        return result
 
     def _touch_path(self, path: list[TreeNode]) -> None:
         if not path:

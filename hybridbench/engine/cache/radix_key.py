@@ -100,11 +100,8 @@ class RadixKey:
 
     def page_aligned(self, page_size: int) -> RadixKey:
         """This key without the tokens after its last whole page; itself if there are none."""
-        length = len(self)
-        aligned = length // page_size * page_size
-        if aligned == length:
-            return self
-        return RadixKey.from_raw(self.raw[: aligned * TOKEN_BYTES], self.extra_key)
+        excess = len(self.raw) % (page_size * TOKEN_BYTES)
+        return RadixKey.from_raw(self.raw[:-excess], self.extra_key) if excess else self
 
 
 def common_tokens(raw: bytes, offset: int, other: bytes, page_size: int) -> int:

@@ -34,7 +34,11 @@ class SWALRUList:
 
     def get_lru_no_lock(self) -> TreeNode | None:
         """The oldest member whose KV in the window pool has no lock."""
-        return next((node for node in self if not node.swa_lock_ref), None)
+        oldest = self.tail.swa_prev
+        # The head has no lock.
+        while oldest.swa_lock_ref:
+            oldest = oldest.swa_prev
+        return None if oldest is self.head else oldest
 
     def insert_mru(self, node: TreeNode) -> None:
         """Add a node, not yet a member, at the young end."""

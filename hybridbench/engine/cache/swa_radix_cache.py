@@ -89,7 +89,7 @@ class SWARadixCache(PrefixTree):
         if len(value) < total:
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
         path, prefix_len, split_off = self._walk(key)
-        path = self._window.revive(path, value, params, self._split_node)
+        path = self._window.revive(path, value[:prefix_len], params, self._split_node)
         self._touch_path(path)
         if split_off is not None:
             self._touch_path([split_off])
@@ -195,7 +195,7 @@ class SWARadixCache(PrefixTree):
 
     def _match(self, key: RadixKey) -> MatchResult:
         path = self._walk(key.page_aligned(self.page_size)).path
-        used = path[: self._window.reusable(path)]
+        used = path[: self._window.reusable(path, len(path))]
         if not used:
             return self._no_match()
         self._touch_path(used)

@@ -14,7 +14,6 @@ recomputed it.  Here, only the window part moves, since other requests may be re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -78,16 +77,17 @@ class TreeWindow:
             return no_indices()
         return self._allocator.translate_loc_from_full_to_swa(np.concatenate(inside))
 
-    def reusable(self, path: Sequence[TreeNode]) -> int:
-        """The number of leading nodes of a path that are reusable, given the window pool."""
-        reusable = 0
-        # Tokens since the last tombstone; nothing is missing before the root.
-        inside: float = math.inf
-        for count, node in enumerate(path, start=1):
-            inside = 0 if node.swa_tombstone else inside + len(node.value)
-            if inside >= self._before:
-                reusable = count
-        return reusable
+    def reusable(self, path: Sequence[TreeNode], end: int) -> int:
+        """How many of the first ``end`` nodes of a path are reusable, given the window pool."""
+        # Tokens before ``end`` that the window pool is known to have.
+        inside, start = 0, end
+        while start and inside < self._before:
+            start -= 1
+            if path[start].swa_tombstone:
+                inside, end = 0, start
+            else:
+                inside += len(path[start].value)
+        return end
 
     def read_of(self, path: Sequence[TreeNode]) -> Sequence[TreeNode]:
         """The nodes of the last window of a path, which the next token reads; at least one node."""
@@ -99,17 +99,19 @@ class TreeWindow:
 
     def revive(
         self,
-        path: Sequence[TreeNode],
+        path: list[TreeNode],
         value: IntArray,
         params: InsertParams,
         split: Callable[[TreeNode, int], TreeNode],
     ) -> list[TreeNode]:
-        """Give tombstones on ``path`` the window part of ``value``; return the path, after splits.
+        """Give tombstones on ``path``, whose KV the caller has as ``value``, their window part.
 
-        Until the path is touched, they are the oldest nodes, so parts that no request reads are
-        evicted first.
+        Return the path, after splits.  Until the path is touched, they are the oldest nodes, so
+        parts that no request reads are evicted first.
         """
         inside_from = _inside_from(params)
+        if inside_from >= len(value):
+            return path
         whole: list[TreeNode] = []
         end = 0
         for node in path:
@@ -229,7 +231,7 @@ class TreeWindow:
 
     def _enter(self, node: TreeNode) -> None:
         self.lru_list.insert_mru(node)
-        self.evictable_size += len(node.key)
+        self.evictable_size += len(node.value)
 
 
 def _inside_from(params: InsertParams) -> int:

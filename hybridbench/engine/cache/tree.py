@@ -263,26 +263,25 @@ class PrefixTree(BasePrefixCache):
     def _lock_path(self, node: TreeNode) -> int:
         """Lock the KV from ``node`` to the root; return the change in evictable tokens, <= 0."""
         delta = 0
-        on_path: TreeNode | None = node
-        while on_path is not None and on_path is not self.root_node:
-            if on_path.full_lock_ref == 0:
-                delta -= len(on_path.value)
-            on_path.full_lock_ref += 1
-            on_path = on_path.parent
+        # Only the root, which needs no lock, and the nodes of a tree that was reset have no parent.
+        while (parent := node.parent) is not None:
+            if node.full_lock_ref == 0:
+                delta -= len(node.value)
+            node.full_lock_ref += 1
+            node = parent
         self.full_evictable_size_ += delta
         self.full_protected_size_ -= delta
         return delta
 
     def _unlock_path(self, node: TreeNode) -> int:
         """Unlock the KV from ``node`` to the root once; return tokens that became evictable."""
-        on_path: TreeNode | None = node
         delta = 0
-        while on_path is not None and on_path is not self.root_node:
-            assert on_path.full_lock_ref > 0, f"{on_path} was not locked"
-            on_path.full_lock_ref -= 1
-            if on_path.full_lock_ref == 0:
-                delta += len(on_path.value)
-            on_path = on_path.parent
+        while (parent := node.parent) is not None:
+            assert node.full_lock_ref > 0, f"{node} was not locked"
+            node.full_lock_ref -= 1
+            if node.full_lock_ref == 0:
+                delta += len(node.value)
+            node = parent
         self.full_evictable_size_ += delta
         self.full_protected_size_ -= delta
         return delta

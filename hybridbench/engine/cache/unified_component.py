@@ -20,7 +20,6 @@ from hybridbench.engine.cache.base import (
     IncLockRefResult,
     InsertParams,
     InsertResult,
-    MatchResult,
 )
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray
@@ -86,11 +85,6 @@ class TreeComponent(ABC):
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
         """The maximum number of the first ``end`` nodes of a path that a match may cover."""
 
-    def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:
-        """``result`` with this component's fields for a walk over ``walked_len`` tokens."""
-        del walked_len
-        return result
-
     def finalize_match_result(
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
     ) -> bool:
@@ -106,10 +100,6 @@ class TreeComponent(ABC):
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
         """Update after a split; ``lower`` is the original node, and the younger."""
 
-    def check_insert(self, params: InsertParams) -> None:
-        """Raise ValueError if these values cannot belong to this key."""
-        del params
-
     def update_on_insert_overlap(
         self,
         path: list[TreeNode],
@@ -117,9 +107,10 @@ class TreeComponent(ABC):
         params: InsertParams,
         split: Callable[[TreeNode, int], TreeNode],
     ) -> list[TreeNode]:
-        """Take the parts of ``value`` that existing nodes lack; return the path, after splits.
+        """Take the parts of ``value``, the KV of ``path``, that its nodes lack.
 
-        ``split`` splits a node after the given number of tokens, and returns the upper half.
+        Return the path, after splits.  ``split`` splits a node after the given number of tokens,
+        and returns the upper half.
         """
         del value, params, split
         return path

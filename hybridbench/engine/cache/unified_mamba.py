@@ -22,7 +22,6 @@ from hybridbench.engine.cache.base import (
     IncLockRefResult,
     InsertParams,
     InsertResult,
-    MatchResult,
 )
 from hybridbench.engine.cache.lru import LIST_ENDS, MambaLRUList
 from hybridbench.engine.cache.mamba_radix_cache import check_refusals, check_same, hybrid_rows
@@ -55,7 +54,6 @@ class MambaComponent(TreeComponent):
         self._rows = hybrid_rows(params)
         self._pool = self._rows.mamba_pool
         self._allocator = self._rows.mamba_allocator
-        self._page_size = params.page_size
         self._chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
         self._tracked = params.enable_mamba_extra_buffer
         self._needless_refusals = 0
@@ -79,11 +77,10 @@ class MambaComponent(TreeComponent):
             end -= 1
         return end
 
-    def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:
+    def branching_seqlen(self, prefix_len: int, walked_len: int) -> int | None:
+        """``mamba_branching_seqlen`` for a hit of ``prefix_len`` of the ``walked_len`` tokens."""
         branching = walked_len // self._chunk_size * self._chunk_size
-        if branching <= result.prefix_len:
-            return result
-        return result._replace(mamba_branching_seqlen=branching)
+        return branching if branching > prefix_len else None
 
     def finalize_match_result(
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
@@ -111,18 +108,14 @@ class MambaComponent(TreeComponent):
         self._events.tombstones += 1
         self.touch([lower])
 
-    def check_insert(self, params: InsertParams) -> None:
-        total = len(params.key)
-        if params.mamba_value is not None and total % self._page_size:
-            raise ValueError(f"a state after {total} tokens is inside a page of {self._page_size}")
-
     def commit_insert_component_data(self, node: TreeNode, params: InsertParams) -> bool:
         if params.mamba_value is None or node.mamba_value is not None:
             return False
         slot = as_single_index(params.mamba_value, self._allocator.device)
         self._allocator.transfer([slot], params.mamba_owner, TREE)
         self._give(node, slot, node.last_access_time)
-        node.writers = joined(params.writers[:1], node.writers, params.writers[1:])
+        if node.writers != params.writers:
+            node.writers = joined(params.writers[:1], node.writers, params.writers[1:])
         return True
 
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
@@ -132,7 +125,7 @@ class MambaComponent(TreeComponent):
             self._evictable -= 1
             self._protected += 1
         node.mamba_lock_ref += 1
-        return lock._replace(mamba_locked=True)
+        return IncLockRefResult(lock.delta, True, lock.swa_locked_len)
 
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
         if not (node.mamba_lock_ref > 0 if receipt is None else receipt.mamba_locked):

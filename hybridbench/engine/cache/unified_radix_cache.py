@@ -128,7 +128,7 @@ class UnifiedRadixCache(PrefixTree):
                 if not component.finalize_match_result(self, req, node):
                     return self._no_match()
         self.events.prefix_hits += 1
-        self.events.prefix_hit_tokens += result.prefix_len
+        self.events.prefix_hit_tokens += len(result.device_indices)
         return result
 
     def insert(self, params: InsertParams) -> InsertResult:
@@ -137,11 +137,13 @@ class UnifiedRadixCache(PrefixTree):
         Raises:
             ValueError: fewer KV indices than tokens, or a state after a token inside a page.
         """
-        for component in self.components:
-            component.check_insert(params)
         mamba_exist = params.mamba_value is not None
         key = params.key.page_aligned(self.page_size)
         total = len(key)
+        if mamba_exist and self.mamba is not None and key is not params.key:
+            raise ValueError(
+                f"a state after {len(params.key)} tokens is inside a page of {self.page_size}"
+            )
         if self.disable or total == 0:
             return InsertResult(0, 0, mamba_exist)
         assert params.value is not None, "a unified tree keeps no prefix without KV"
@@ -149,14 +151,15 @@ class UnifiedRadixCache(PrefixTree):
         if len(value) < total:
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
         path, prefix_len, split_off = self._walk(key)
+        known = value[:prefix_len]
         for component in self.components:
-            path = component.update_on_insert_overlap(path, value, params, self._split_node)
+            path = component.update_on_insert_overlap(path, known, params, self._split_node)
         # As in the dedicated trees: with components, a split makes both halves younger.
         below = [split_off] if split_off is not None and self.components else []
         # Before the touch, at which the queue of leaves computes the nodes' priorities.
         self._note_use(path, params)
         self._touch_path(path)
-        self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
+        self._take_or_free(path, known, params.prev_prefix_len)
         if prefix_len < total:
             self._touch_path(below)
             self._add_leaves(path, key, value, prefix_len, params)
@@ -284,10 +287,12 @@ class UnifiedRadixCache(PrefixTree):
         self._touch_path(used)
         indices = join(used)
         node = used[-1] if used else self.root_node
-        result = MatchResult(indices, node, node, None, len(indices))
-        for component in self.components:
-            result = component.match_result(result, walked_len)
-        return result
+        branching = self._branching_seqlen(len(indices), walked_len)
+        return MatchResult(indices, node, node, branching, len(indices))
+
+    def _branching_seqlen(self, prefix_len: int, walked_len: int) -> int | None:
+        """``mamba_branching_seqlen`` for a hit of ``prefix_len`` of the ``walked_len`` tokens."""
+        return self.mamba.branching_seqlen(prefix_len, walked_len) if self.mamba else None
 
     def _touch_path(self, path: list[TreeNode]) -> None:
         """Make the KV of a path the youngest, each child younger than its parent.
@@ -304,10 +309,11 @@ class UnifiedRadixCache(PrefixTree):
 
     def _note_use(self, path: list[TreeNode], params: InsertParams) -> None:
         """Update what eviction policies other than LRU depend on."""
+        priority, hits = params.priority, 0 if params.chunked else 1
         for node in path:
-            node.priority = max(node.priority, params.priority)
-            if not params.chunked:
-                node.hit_count += 1
+            if node.priority < priority:  # noqa: PLR1730 - avoids a call of max() per node
+                node.priority = priority
+            node.hit_count += hits
 
     def _add_leaves(
         self,
@@ -360,10 +366,12 @@ class UnifiedRadixCache(PrefixTree):
 
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         """Evict an unlocked leaf with all its values; a tombstone above it stays."""
-        if all(component.has_value(leaf) for component in self.components):
-            self.events.evict_leaf += 1
+        for component in self.components:
+            if not component.has_value(leaf):
+                self.events.evict_cascade += 1
+                break
         else:
-            self.events.evict_cascade += 1
+            self.events.evict_leaf += 1
         self._evict_from_device(leaf, evicted)
         self._note_leaf(self._unlink_from_parent(leaf))
 
@@ -381,7 +389,9 @@ class UnifiedRadixCache(PrefixTree):
 
     def _free_kv(self, evicted: Evicted) -> None:
         if evicted.kv:
-            self.token_to_kv_pool_allocator.free(np.concatenate(evicted.kv), TREE)
+            values = evicted.kv
+            kv = values[0] if len(values) == 1 else np.concatenate(values)
+            self.token_to_kv_pool_allocator.free(kv, TREE)
             evicted.kv.clear()
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:

@@ -82,7 +82,7 @@ class SWAComponent(TreeComponent):
         return not node.swa_tombstone
 
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
-        return self.window.reusable(path[:end])
+        return self.window.reusable(path, end)
 
     def touch(self, path: Sequence[TreeNode]) -> None:
         """Refresh only the last window of a path, which is the one that is read."""
@@ -107,11 +107,11 @@ class SWAComponent(TreeComponent):
         self.window.add(node, end, params)
 
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
-        return lock._replace(swa_locked_len=self.window.lock(node))
+        return IncLockRefResult(lock.delta, lock.mamba_locked, self.window.lock(node))
 
     def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
         """Lock the parts of one window up to the node's end, as far as the first gap."""
-        return lock._replace(swa_locked_len=self.window.lock_present(node))
+        return IncLockRefResult(lock.delta, lock.mamba_locked, self.window.lock_present(node))
 
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
         assert receipt is not None, "only its receipt says how far a lock reaches"
