@@ -113,7 +113,7 @@ _CUMULATIVE = re.compile(
     # /proc/PID/io and cpu.stat.
     r"[rw]char|sysc[rw]|cancelled_write_bytes|(usage|user|system|throttled|burst)_usec|"
     r"nr_(periods|throttled|bursts)|"
-    r"memory[._]events[._](local[._])?(low|high|max|oom\w*)|"
+    r"memory[._]events[._:](local[._:])?(low|high|max|oom\w*)|"
     rf"{UPTIME.pattern}|gc_?(count|num)|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
@@ -165,25 +165,30 @@ _OF_PROGRAM = (
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
-    r"(kb|mem(ory)?_)?(swap)?cached(_(bytes|[kmg]i?b))?|kbbuffers|"
-    r"(page|file|fs|os)_?cache(_(size|used))?(_(bytes|[kmg]i?b))?|(in)?active\(file\)|"
-    r"kb(in)?act(ive)?|kbdirty|k?s?reclaimable|kbslab|(total_)?(in)?active_file|file_(mapped|dirty|writeback|thp)|slab_reclaimable|"
-    r"buff/cache|(kb)?swpcad|container_memory_(cache|mapped_file|total_(in)?active_file_bytes)|"
-    r"node_memory_(cached|buffers|(in)?active(_file)?|mapped|dirty|k?s?reclaimable|slab)(_bytes)?",
+    r"(swap_?)?cached|(page|file|fs|os)_?cache(_(size|used))?|standby_cache\w*|buff/cache|swpcad|"
+    r"(in)?active[(_]file\)?|file_(mapped|dirty|writeback|thp)|(slab_|[ks])?recl(aimable)?|"
+    r"node_zfs_arc_size",
     re.I,
 )
-# The same as a label: OpenTelemetry, Google Cloud.
-_CACHE_LABEL = re.compile(r'="(evictable|cached|buffered|buffers|slab_reclaimable)"')
+# The same as a label or a parameter: OpenTelemetry, Google Cloud, Zabbix.
+_CACHE_LABEL = re.compile(r'(="|\[)(evictable|cached|buffered|buffers|slab_reclaimable)["\]]')
 # These mean page cache only beside other columns of a machine or cgroup: a program may have a cache
 # of its own.
 _CACHE_BESIDE = re.compile(
     # `kernel` of a cgroup includes the slabs that can be reclaimed.
-    r"file|buff?(er(s|ed))?|cach|(in)?active|mapped|dirty|writeback(tmp)?|slab|kernel|"
-    r"(total_)?(cache|mapped_file)",
+    r"file|buff?(er(s|ed))?|cache?|(in)?act(ive)?|mapped(_file)?|dirty|writeback(tmp)?|slab|kernel",
+    re.I,
+)
+# The same names, as sysstat and the exporters of machines and containers write them.
+_OF_MACHINE = re.compile(
+    r"((?P<prefix>kb|(node|container|windows)_memory_)?(total_|mem(ory)?[_-])?)"
+    r"(?P<word>.*?)(_(bytes|[kmg]i?b))?",
     re.I,
 )
 _OF_KERNEL = re.compile(
-    r"anon|(total_)?rss|MemFree|MemAvailable|(in)?active_anon|[Cc]ach(ed)?|buff(ers|ered)?"
+    r"(total_|mem(ory)?[_-])?(rss|working_set|cach(ed)?|buff(ers|ered)?|slab)|mem_?(free|available)|"
+    r"(anon|(total_)?(in)?active_(anon|file))(_bytes)?",
+    re.I,
 )
 # Garbage-collected heaps: OU of jstat, heapUsed of V8, HeapAlloc of Go, pools of the JVM.
 _COLLECTED = re.compile(
@@ -324,20 +329,23 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     # docker's heading: MEM USAGE / LIMIT.
     name = name.partition(" / LIMIT")[0]
     bare = bare_name(name) or name
-    # Exporters nest the kernel's names in JSON: memory_stats.stats.inactive_file.
     last, level = _last(bare), _level(name)
+    parts = _OF_MACHINE.fullmatch(last)
+    assert parts is not None, "every part is optional"
     # cAdvisor's usage includes the cache beside it.
-    may_be_cache, may_be_total = _CACHE_BESIDE.fullmatch(last), last == "usage"
-    looks = may_be_cache or may_be_total
+    may_be_cache, may_be_total = _CACHE_BESIDE.fullmatch(parts["word"]), last == "usage"
+    looks = may_be_cache or may_be_total or last == "free"
     others = {_last(bare_name(other)) for other in beside} - {last} if looks else set()
-    is_beside = may_be_cache and any(map(_OF_KERNEL.fullmatch, others))
+    of_kernel = any(map(_OF_KERNEL.fullmatch, others))
+    is_beside = may_be_cache and (parts["prefix"] or of_kernel)
+    is_cache = is_beside or any(map(_CACHE.fullmatch, (parts["word"], last, bare)))
     is_total = may_be_total and not others.isdisjoint(("cache", "working_set"))
     # systemd-cgtop shows memory.current.
     of_cgtop = 'Control Group="' in name or (name == "Memory" and "Control Group" in beside)
     is_total = is_total or (bare == "Memory" and of_cgtop)
     for role, holds in (
         (Role.CUMULATIVE, _CUMULATIVE.fullmatch(bare)),
-        (Role.CACHE, _CACHE.fullmatch(last) or is_beside or _CACHE_LABEL.search(name)),
+        (Role.CACHE, is_cache or _CACHE_LABEL.search(name)),
         (Role.WITH_CACHE, _WITH_CACHE.fullmatch(bare) or is_total),
     ):
         if holds:
@@ -346,7 +354,9 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
     # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
     is_young = bare in _YOUNG and "YGC" in beside
-    if of_processor or is_young or _SHOWN.search(bare) or _SHOWN.search(name):
+    # The page cache fills the free memory of a machine.
+    is_left_to_cache = last == "free" and of_kernel
+    if of_processor or is_young or is_left_to_cache or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
@@ -358,8 +368,13 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
 
 
 def _last(name: str) -> str:
-    """Return the last part of a name, such as memory.cache in JSON or collectl's [MEM]Cached."""
-    return re.split(r"[.\]]", name)[-1]
+    """Return the last part of a name, with words separated by underscores.
+
+    JSON has memory_stats.stats.file, collectl [MEM]Cached, grep memory.stat:file, PromQL
+    avg(container_memory_cache).
+    """
+    inner = _OF_STATISTIC.fullmatch(name)
+    return _CAMEL_WORD.sub("_", re.split(r"[].:/]", name if inner is None else inner[1])[-1])
 
 
 def counts_so_far(name: str, beside: Collection[str] = ()) -> bool:
@@ -411,7 +426,7 @@ def may_be_held(name: str) -> bool:
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:
     """Find the usual units of columns whose names reveal the program; ``of_tool``: ps, top etc."""
     # JSON may nest them: memory_stats.stats.anon.
-    bare = {name: unlabelled(name).rpartition(".")[2] for name in names}
+    bare = {name: re.split(r"[.:](?=\w+$)", unlabelled(name))[-1] for name in names}
     found: dict[str, str] = {}
     for needed, pattern, unit in _USUAL:
         if all(any(re.fullmatch(n, b) for b in bare.values()) for n in needed):

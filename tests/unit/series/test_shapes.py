@@ -783,6 +783,12 @@ def test_what_was_allocated_is_no_level_beside_what_was_freed(tmp_path: Path) ->
         ("[MEM]Anon,[MEM]Free,[MEM]Used,[MEM]Buf,[MEM]Cached", 3),  # collectl
         ("memory.rss,memory.swap,memory.usage,memory.working_set,memory.cache", 1),  # cAdvisor
         ("available,used,free,active,inactive,buffers,cached", 4),  # psutil
+        ("memory.stat:anon,memory.stat:file,memory.stat:inactive_file", 2),  # grep
+        ("windows_process_private_bytes,windows_memory_cache_bytes", 1),
+        ("memory-used,memory-buffered,memory-cached", 2),  # collectd
+        ("anonBytes,fileBytes,inactiveFileBytes", 2),
+        ("vm.memory.size[available],vm.memory.size[cached]", 1),  # Zabbix
+        ("sum(node_memory_MemAvailable_bytes),sum(node_memory_Cached_bytes)", 1),
     ],
 )
 def test_the_cache_of_a_machine_has_other_names_and_is_no_level(

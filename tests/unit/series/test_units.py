@@ -157,6 +157,11 @@ def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
     assert meaning_of("slab_unreclaimable", ("anon",)).role is Role.LEVEL
 
 
+def test_the_cache_fills_the_free_memory_beside_it() -> None:
+    assert meaning_of("fields.free", ("fields.cached",)).role is Role.SHOWN
+    assert meaning_of("memory.free", ("memory.used",)).role is Role.LEVEL
+
+
 def test_a_total_that_is_not_memory_may_count() -> None:
     assert meaning_of("total_items").may_count
     assert meaning_of("task_count").may_count
