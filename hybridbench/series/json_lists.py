@@ -16,7 +16,7 @@ from hybridbench.series.cells import is_number, number_in
 from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_since_1970, looks_like_time, names_epoch, names_time
-from hybridbench.series.units import is_memory
+from hybridbench.series.units import SERVICE_UNITS, heading_unit, is_memory
 
 _SHOWN_MAX = 8
 _SAMPLES_LEAST = 10  # prefer lists with at least this many objects with times
@@ -28,20 +28,8 @@ EXPORT = (
 _STATISTICS = frozenset({"average", "maximum", "minimum", "sum", "total"})
 # The two keys of an attribute, joined by a space.
 _PAIR = re.compile(r"(key|name)\S* value\S*")
-# Units as monitoring services name them, mapped to the form used in column headings.
-_UNITS = {
-    "bytes": "bytes", "byte": "bytes", "by": "bytes", "kilobytes": "kB", "megabytes": "MB",
-    "gigabytes": "GB", "kibibyte": "KiB", "mebibyte": "MiB", "gibibyte": "GiB", "percent": "%",
-    "seconds": "s", "milliseconds": "ms", "second": "s", "millisecond": "ms",
-}  # fmt: skip
 
 Object = Mapping[str, object]
-
-
-def heading_unit(unit: object) -> str:
-    """Return a service's unit as the end of a heading, such as `` (MiB)``; empty if unknown."""
-    known = _UNITS.get(str(unit).casefold(), "")
-    return f" ({known})" if known else ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +184,7 @@ def _grid(lists: Sequence[ObjectList]) -> Grid:
     for one in lists:
         around = {names[key]: one.around.get(key, "") for key in kept}
         if "unit" in around:
-            around["unit"] = _UNITS.get(around["unit"].casefold(), around["unit"])
+            around["unit"] = SERVICE_UNITS.get(around["unit"].casefold(), around["unit"])
         every += [(one.line, {**around, **row}) for row in one.rows]
     if len({line.number for line, _ in every}) == 1:
         # A document counts as one line, so number its rows instead.

@@ -19,7 +19,6 @@ from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_lists import (
     EXPORT,
     Object,
-    heading_unit,
     is_column,
     is_json_number,
     is_time,
@@ -31,7 +30,7 @@ from hybridbench.series.json_lists import (
 from hybridbench.series.owners import labels
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import BadTimeError, names_time, parse_times
-from hybridbench.series.units import usual_units
+from hybridbench.series.units import heading_unit, usual_units
 
 _SHOWN_CHARS = 40
 # Inside a document, a comma separates them.

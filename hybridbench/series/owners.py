@@ -59,7 +59,7 @@ def keys_of(
     """
     keys: list[TextColumn] = []
     for column in _names_first(column for column in columns if column.name in known):
-        keys += [column] if _splits(keys, column) else []
+        keys += [column] if splits(keys, column) else []
     return keys + [column for column in _found_keys(columns, times) if column not in keys]
 
 
@@ -120,7 +120,7 @@ def _found_keys(columns: Sequence[TextColumn], times: Times | None) -> Sequence[
             owns = together or _recur([column])
         else:
             owns = _succeed_each_other(column)
-        if (anew or owns) and _splits(owners, column):
+        if (anew or owns) and splits(owners, column):
             owners.append(column)
     apart = [] if owners or times is None else _tells_apart(columns, times)
     # The time of day beside a date is not an owner.
@@ -132,7 +132,7 @@ def _names_first(columns: Iterable[TextColumn]) -> Sequence[TextColumn]:
     return sorted(columns, key=lambda column: not column.name.lower().endswith("name"))
 
 
-def _splits(owners: Sequence[TextColumn], column: TextColumn) -> bool:
+def splits(owners: Sequence[TextColumn], column: TextColumn) -> bool:
     """Return whether ``column`` separates rows that ``owners`` do not."""
     before = set(zip(*(owner.cells for owner in owners), strict=True))
     after = set(zip(*(owner.cells for owner in (*owners, column)), strict=True))

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.series.cells import number_in, ungrouped
-from hybridbench.series.grid import Grid, RawColumn, Row, table_of
+from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, Row, table_of
+from hybridbench.series.owners import TextColumn, labels, splits
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Line, Source, blank_cells, fitted, wide
 from hybridbench.series.times import is_moment, looks_like_time, names_time, unit_in
-from hybridbench.series.units import BYTE_FACTORS
+from hybridbench.series.units import BYTE_FACTORS, heading_unit
 from hybridbench.series.unnamed import unnamed
 
 _LOOKED_AT, _FITTED = 200, 20  # lines examined; rows used to choose a heading
@@ -142,12 +143,13 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     if not above:
         return None
     line, last = rows[above[-1]]
-    names, used = _joined([rows[i][1] for i in above[:-1]], last)
+    before, body = [rows[i][1] for i in above[:-1]], rows[above[-1] + 1 :]
+    keyed = _of_attributes(before, last) if any(map(_is_value, rows[first][1][:1])) else None
+    names, used = keyed or _joined(before, last)
     if used < above[-1]:
         source.notes.append(f"the heading is line {line.number}: the lines above it are skipped")
     # A first column without a name is the pandas index.
     named = [name or ("value" if index else "") for index, name in enumerate(names)]
-    body = rows[above[-1] + 1 :]
     again = [at.number for at, cells in body if cells == last]
     if again:
         source.notes.append(f"the heading stands again in line {again[0]}: skipped")
@@ -159,20 +161,38 @@ def _heads(cells: Sequence[str]) -> bool:
     return _names(cells) and not any(map(looks_like_time, cells))
 
 
+def _of_attributes(above: Sequence[list[str]], last: list[str]) -> tuple[list[str], int] | None:
+    """Name the columns of rows that begin with a key: Label, Unit, pod; None for other rows.
+
+    So write CloudWatch, Google Cloud and pandas.  Returns the names and the number of rows used.
+    """
+    if names_time(last[0]) and any(last[1:]):
+        return None
+    rows = {row[0]: row[1:] for row in (last, *reversed(above)) if len(row) == len(last)}
+    metric = next((key for key in rows if METRIC_NAME.fullmatch(key)), None)
+    if metric is None or (len(rows) == 1 and last[0] == metric):
+        return None
+    units = rows.get("Unit", [""] * len(rows[metric]))
+    names = [f"{name}{heading_unit(unit)}" for name, unit in zip(rows[metric], units, strict=True)]
+    owners = [TextColumn(metric, names)]
+    for key, row in rows.items():
+        column = TextColumn(key, row)
+        owners += [column] if splits(owners, column) else []
+    told = [labels((one.name, one.cells[i]) for one in owners[1:]) for i in range(len(names))]
+    return ["time", *map("".join, zip(names, told, strict=True))], len(above)
+
+
 def _joined(above: Sequence[list[str]], names: list[str]) -> tuple[list[str], int]:
     """Complete ``names`` with the rows above them; return them and the number of rows used.
 
-    A row above is used if ``names`` are the units of its names, if two of ``names`` are the same,
-    or if ``names`` has only the name of the times, as pandas writes below the columns' names.
+    A row above is used if ``names`` are the units of its names, or if two of ``names`` are the
+    same.
     """
     used = 0
     for upper in reversed(above):
-        if len(upper) == len(names) > 1 and names_time(names[0]):
-            # The cell above the times names the row of names itself.
-            upper = ["", *upper[1:]]  # noqa: PLW2901
         units = [name.strip("()[]-") for name in names]
         of_units, named = _are_units(units), [name for name in names if name]
-        is_short = len(set(named)) < len(named) or (len(named) == 1 < len(names))
+        is_short = len(set(named)) < len(named)
         if len(upper) != len(names) or not (of_units or is_short):
             break
         pairs = zip(upper, units if of_units else names, strict=True)

@@ -29,6 +29,12 @@ BYTE_FACTORS: Mapping[str, float] = {
        for s in ("", "s")},
     "page": 4096.0, "pages": 4096.0,
 }  # fmt: skip
+# Units as monitoring services name them, mapped to the form used in column headings.
+SERVICE_UNITS: Mapping[str, str] = {
+    "bytes": "bytes", "byte": "bytes", "by": "bytes", "kilobytes": "kB", "megabytes": "MB",
+    "gigabytes": "GB", "kibibyte": "KiB", "mebibyte": "MiB", "gibibyte": "GiB", "percent": "%",
+    "seconds": "s", "milliseconds": "ms", "second": "s", "millisecond": "ms",
+}  # fmt: skip
 # Units that tools print without decimals.
 WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
 # Columns that identify a process; a new number is a new process.
@@ -434,6 +440,12 @@ def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:
     if of_tool:
         found.update({name: "KiB" for name in names if re.fullmatch(_TOOL, name)})
     return found
+
+
+def heading_unit(unit: object) -> str:
+    """Return a service's unit as the end of a heading, such as `` (MiB)``; empty if unknown."""
+    known = SERVICE_UNITS.get(str(unit).casefold(), "")
+    return f" ({known})" if known else ""
 
 
 def _level(name: str) -> Meaning:

@@ -55,7 +55,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "nvidia-smi, one value": (lambda i: f"{at(i):%Y/%m/%d %H:%M:%S}.000, {1000 + i} MiB", {"memory": "60.0"}),
     "Prometheus in a loop": (lambda i: json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"__name__": "rss_bytes", "pod": pod}, "value": [at(i).timestamp(), str(1e9 + i * 1e6 * (pod == "a"))]} for pod in "ab"]}}), {'rss_bytes{pod="a"}': "57.2"}),
     "heading behind #": (lambda i: ("# elapsed_s rss_bytes\n" if i == 0 else "") + f"{60.0 * i:.18e} {2**30 + 2**20 * i:.18e}", {"rss_bytes": "60.0"}),
-    "pandas, two rows of names": (lambda i: ("metric,rss_mib,fds,rss_mib\npod,a,a,b\ntime,,,\n" if i == 0 else "") + f"{at(i).isoformat()},{500 + i}.5,40,500.1", {"rss_mib a": "60?"}),
+    "pandas, two rows of names": (lambda i: ("metric,rss_mib,fds,rss_mib\npod,a,a,b\ntime,,,\n" if i == 0 else "") + f"{at(i).isoformat()},{500 + i}.5,40,500.1", {'rss_mib{pod="a"}': "60.0"}),
     "timedelta of pandas": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f"{i // 24} days {i % 24:02d}:00:00,{1000 + 60 * i}.5", {"rss_mib": "60.0"}),
     "timedelta of Python": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f'"{timedelta(hours=i)}",{1000 + 60 * i}.5', {"rss_mib": "60.0"}),
     "OpenTelemetry": (lambda i: json.dumps({"timeUnixNano": f"{at(i).timestamp():.0f}000000000", "rss_bytes": 2**30 + i * 2**20}), {"rss_bytes": "60.0"}),
