@@ -16,10 +16,10 @@ from hybridbench.series.units import PROCESS_ID, bare_name
 
 # A table may name a GPU in several columns; one is enough.
 _GPU = re.compile(r"index|gpu|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
-_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker|gpu|id", re.I)
+_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device|job)_?id|worker|gpu|id", re.I)
 # Columns that describe a process's state, not its identity.
 _STATE = re.compile(
-    r"s|stat|state|status|pstate|phase|.*reasons.*|start(ed)?|tty|(time|zeit)\+?", re.I
+    r"s|stat|state|status|age|pstate|phase|.*reasons.*|start(ed)?|tty|(time|zeit)\+?", re.I
 )
 # A new value in these columns is a new process: after a rollout, a pod's memory starts again.
 _SUCCESSOR = re.compile(

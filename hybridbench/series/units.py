@@ -45,7 +45,7 @@ UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
 # The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
-    r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|"
+    r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|percpu|"
     r"\breal\b|\bres\b",
     re.I,
 )
@@ -57,7 +57,7 @@ _STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\])\s*$
 # SQL, InfluxDB and Splunk write avg(rss_mb).
 _OF_STATISTIC = re.compile(rf"{_STATISTICS}\(\"?([^()]+?)\"?\)", re.I)
 _SUFFIX = re.compile(
-    r"(?:^|[_.\s-])(bytes|[kmg]ib|[kmg]b|[kmg]bytes?|(?:kilo|mega|giga)bytes?|ms|milliseconds|"
+    r"(?:^|[_.:\s-])(bytes|[kmg]ib|[kmg]b|[kmg]bytes?|(?:kilo|mega|giga)bytes?|ms|milliseconds|"
     r"seconds)$",
     re.I,
 )
@@ -65,7 +65,10 @@ _SUFFIX = re.compile(
 _BYTES_OF = re.compile(r"(?:^|[_\s-]|[a-z](?=B))([Bb]ytes)(?=\.)")
 _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
-    r"[_ ](total|count|sum)$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
+    # Of what, it must say: a count of widgets may be those that there are.
+    r"[_ ](total|sum)$|(time|seconds|_[mun]s|length|size|latency|duration|bytes|batch|event|"
+    r"message|job|query|calls?|req(uest)?s?|tokens?|steps?|iterations?|op(eration)?s?|finish\w*|"
+    r"success\w*)[_ ]count$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
     r"iterations?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
     r"(prompt|output|generation|generated|input)_tokens$|(^|[_./ ])(global[_ ]?)?step$",
     re.I,
@@ -76,29 +79,33 @@ _THINGS = (
     r"listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|users?|channels?|streams?|"
     r"subscri\w+|slots?|blocks?|pages?|keys?|entry|entries|items?|elements?|caches?|pool\w*|"
     r"buffers?|instances?|proc(ess|esse)?s?|children|zombies?|containers?|timers?|watch(er|e)?s?|"
-    r"contexts?|tensors?|graphs?|locks?|refs?|references?|documents|frames|states?|leases?|"
+    r"contexts?|tensors?|graphs?|locks?|(weak)?refs?|references?|statements?|documents|frames|states?|leases?|"
     r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|arenas?"
 )
 _HELD = re.compile(
     rf"(^|[^a-z])({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|leaked|"
     r"in_?use|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|blocked|estab\w*|stack|"
-    r"value|free|left|avail(able)?)([^a-z]|$)",
+    r"value|free|left|avail(able)?|uncollectable|garbage)([^a-z]|$)",
     re.I,
 )
 # Current amounts, not work done, although their names end like a counter's.
 _NO_COUNTER = re.compile(
-    rf"(^|[_. ])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|({_THINGS})[_ ]count)$", re.I
+    rf"(^|[^a-z])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|({_THINGS})[_ ]count|"
+    r"(active|open|live|current|pending)[_ ](\w+[_ ])?(total|count))$",
+    re.I,
 )
 _SHOWN = re.compile(
     # A column without a name is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
     r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    # How long a pod has existed: 5m.
+    r"age|"
     # .NET counts some per interval: (By / 1 sec).
     r"(min|maj)flt/s|.* / \d+ sec\W.*|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|"
     r"%(usr|system|guest|wait)|tty|stat|start|job_?id|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
-    r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
+    r"vmalloc(total|chunk)|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
     # The page cache fills free memory, whatever the program does.
     r"(kb|\[mem\])?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # How busy a GPU is, and what its sensors measure.
@@ -107,7 +114,8 @@ _SHOWN = re.compile(
     r"power([_ .](w|mw|watts|draw|usage))?|watts|fan([_ .](speed|rpm)([^a-z].*)?)?|rpm|mhz)|"
     # nvidia-smi columns other than memory.
     r"fbttl|memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
-    r"_limit|^limit|limit_bytes|\blimit\b|^memory[._]?(swap[._]?)?(max|high|low|min|limit)$",
+    r"(^|[^a-z])limits?([_ .](in_)?(bytes|[kmg]i?b))?$|\blimit\b|"
+    r"^memory[._]?(swap[._]?)?(max|high|low|min|limit)$",
     re.I,
 )
 # Never falls in one process: Go's memstats, columns of jstat and ps, kernel counters.
@@ -129,19 +137,22 @@ _SO_FAR = re.compile(
     r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
-    r"dropped|evicted|aborted|(lazy)?freed|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
+    r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
-    r"total|num|objects|pages|keys|rows|lines|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
-    r"([_ ]?[(\[]\w+[)\]])?$|^cum(ulative)?_|"
+    r"total|num|objects|pages|keys|rows|lines|tasks|jobs|requests|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
+    # WiredTiger: bytes read into cache.
+    r"([_ ]?[(\[]\w+[)\]]|[_ ](into|from|by)[_ ].*)?$|^cum(ulative)?_|"
     r"^(if_)?(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$|"
     # The kernel, as it names them and as node_exporter does; Chrome's Performance.getMetrics.
     r"^oom(_(group_)?kill)?$|^node_(?!netstat_Tcp_Curr_Estab|netstat_Ip_)(netstat|vmstat)_|"
     r"^(layout|recalc_style|script|task)_(count|duration)$",
     re.I,
 )
+# Unless another word says that they are still to come.
+_TO_COME = re.compile(r"pending|queued|outstanding|in_?flight|waiting|buffered|unack", re.I)
 # The same words as label values, as in Ray's tasks and actors.
 _SO_FAR_LABEL = re.compile(r'="(finished|failed|dead|completed|succeeded|done)"', re.I)
 # Events or a backlog of them, and what a program writes to a disk.
@@ -154,7 +165,7 @@ _MAY_COUNT = re.compile(
     r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
     r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
     # Of tasks or pages, for example, a program may count those that it has handled.
-    r"(?!(.*[_ ])?(thread|fd|handle|object|connection|socket|process|slot|session|client|listener)"
+    r"(?!(.*[^a-z])?(thread|fd|handle|object|connection|socket|process|slot|session|client|listener)"
     r"s?[_ ]count$).*[_ ]count)",
     re.I,
 )
@@ -218,7 +229,7 @@ _LOAD = re.compile(
     re.I,
 )
 _YOUNG = frozenset({"S0", "S1", "E"})
-_CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
+_CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%./-].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free(able)?|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
@@ -390,12 +401,13 @@ def counts_so_far(name: str, beside: Collection[str] = ()) -> bool:
     same name with ``freed``, and the counters of single programs.
     """
     bare = unlabelled(name)
-    head, word, tail = bare.rpartition("allocated")
-    if bool(word) and f"{head}freed{tail}" in beside:
+    freed = {re.sub("alloc(ated|s)(?!.*alloc)", word, bare) for word in ("freed", "frees")} - {bare}
+    if not freed.isdisjoint(beside):
         return True
     words = _CAMEL_WORD.sub("_", bare_name(name) or name)
     of_program = any(one in beside and re.fullmatch(more, bare) for one, more in _OF_PROGRAM)
-    return of_program or bool(_SO_FAR_LABEL.search(name) or _SO_FAR.search(words))
+    so_far = _SO_FAR.search(words) and not _TO_COME.search(words)
+    return of_program or bool(_SO_FAR_LABEL.search(name) or so_far)
 
 
 def is_collected(name: str) -> bool:

@@ -116,6 +116,13 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("thread_count", Role.LEVEL),
         ("MEM USAGE / LIMIT", Role.LEVEL),
         ("open_fds", Role.LEVEL),
+        ("AGE", Role.SHOWN),
+        ("memory.limit_in_bytes", Role.SHOWN),
+        ("rate_limit_buckets", Role.LEVEL),
+        ("nodejs_active_handles_total", Role.LEVEL),
+        ("VmallocUsed", Role.LEVEL),
+        ("Percpu", Role.LEVEL),
+        (r"\\h\Process(a)\Handle Count", Role.LEVEL),
         ("objects", Role.LEVEL),
     ],
 )
@@ -141,6 +148,8 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
         ),
         ("node_netstat_Tcp_InSegs node_vmstat_pgfault", "node_netstat_Tcp_CurrEstab node_load1"),
         ("LayoutCount ScriptDuration", "JSHeapUsedSize Nodes"),
+        ("cache.bytes_read_into_cache completedTasks", "activeTasks pending_writes"),
+        ("heap/allocs:bytes heap/frees:bytes", "heap/objects:bytes"),
     ],
 )
 def test_the_names_beside_a_counter_show_the_program_that_counts(
@@ -165,6 +174,7 @@ def test_the_cache_fills_the_free_memory_beside_it() -> None:
 def test_a_total_that_is_not_memory_may_count() -> None:
     assert meaning_of("total_items").may_count
     assert meaning_of("task_count").may_count
+    assert meaning_of("nf_conntrack_count").may_count
     assert not meaning_of("listener_count").may_count
     assert not meaning_of("total_allocated").may_count
     assert not meaning_of("total_active_sessions").may_count
