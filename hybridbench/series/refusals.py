@@ -13,6 +13,10 @@ _SMI = "`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv -l 10`"
 _METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
 _LINES = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
 _MACHINE = "is the memory of the whole machine and its page cache"
+_KERNEL = "`while sleep 10; do date +%s; grep -E 'MemAvailable|SUnreclaim' /proc/meminfo; done`"
+_BROKER = (
+    "`while sleep 10; do date +%s; rabbitmq-diagnostics -q memory_breakdown --formatter json; done`"
+)
 # For each advice, what it is for, and a pattern that one of the file's first lines matches; the
 # first one counts.
 _KINDS: Mapping[str, Mapping[str, str]] = {
@@ -29,8 +33,9 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
     },
     "record `jstat -gc -t PID 10s`": {
         "is the log of a Java collector": r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
-        "is what jcmd prints of one moment":
-            r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used",
+        "is a histogram of classes, of one moment": r".*#instances +#bytes|.*\bCount +TotalSize",
+        "is what jcmd and jmap print of one moment":
+            r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used|Heap Usage:|Attaching to pro",
     },
     "print JSON.stringify(process.memoryUsage()), one object a line": {
         "is the log of V8's collector": r"\[\d+:0x[\da-f]+\] +\d+ ms: ",
@@ -39,7 +44,8 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
     },
     f"record a process: {_PS}": {
         f"the output of vmstat {_MACHINE}":
-            r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
+            r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory|Mach Virtual Memory Stat|"
+            r"nr_free_pages \d|Per-node system memory|ITEM +SIZE +LIMIT",
         f"the output of free {_MACHINE}":
             r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
         "the output of top on macOS is not read": r"Processes: \d+ total",
@@ -48,15 +54,25 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
             r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
             r"Line #|Process \d+: |==\d+== |___ Begin jemalloc|reading file |MOST CALLS |"
             r"(\[[\d:]+\] )?\[? ?Top \d+ |Per-node process memory|.*\"total_bytes_allocated\":|"
-            r"\s*Command being timed|Total allocations|.*Total memory allocated",
+            r"\s*Command being timed|Total allocations|.*Total memory allocated|Partition of a set",
         "is a report of vmmap, footprint or dumpsys, of one moment":
             r"Physical footprint|.*\bFootprint: |\*\* MEMINFO|Applications Memory Usage",
     },
     "record `while sleep 10; do date +%s; grep -E 'VmRSS|VmSwap' /proc/PID/status; done`": {
         "is /proc/PID/statm, in pages without names": r"\d+ \d+ \d+ \d+ 0 \d+ 0$",
+        "is /proc/PID/smaps, with an entry for each mapping":
+            r"[\da-f]+-[\da-f]+ [r-][w-][x-][ps] .*(?<!\[rollup\])$",
+    },
+    f"record {_KERNEL}": {
+        "is /proc/slabinfo or the output of slabtop, caches of the kernel":
+            r"slabinfo - version|.* : tunables +\d|\s*Active / Total Objects",
+    },
+    f"record {_BROKER}": {
+        "is what rabbitmqctl prints for people": r"(Status of|Reporting memory breakdown on) node ",
     },
     "record `pidstat -r -h -p PID 10`": {
         "is the output of atop -P, without names": r"(PRM|PRC|MEM|CPU|CPL) \S+ 1\d{9} ",
+        "is the recording of nmon, with other columns on each line": r"AAA,|ZZZZ,T\d",
     },
     'record `typeperf "\\Process(NAME)\\Working Set - Private" -si 10 -f CSV -o FILE`': {
         "is a list of PowerShell's Get-Counter": r"Timestamp +CounterSamples|Readings +: \\\\",
@@ -77,15 +93,16 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
     "write it with df.to_csv(FILE)": {"is a DataFrame that pandas shortened": r"\.\. +\.\.\."},
     "repeat it with `/fo csv`": {"is the table of tasklist": r"Image Name +PID "},
     "repeat it with `--csv`": {"is what rocm-smi prints for people": r"=+ ROCm|GPU\[\d\]\s*:"},
+    "repeat it with `--json`": {"is what jfr prints for people": r"jdk\.\w+ \{"},
     "repeat it with `--format=json`": {"is what promtool prints for people": r".*\} =>$"},
     "request format=json or format=csv": {"is Graphite's raw format": r"[^,\s]+(,\d+){3}\|"},
     "print json.dumps(...), one object a line": {"is a Python dict": r"\s*\{'"},
     "print GC.stat.to_json, one object a line": {"is a Ruby hash": r"\{:?\"?\w+\"? ?=>"},
     _LINES: {
-        "is an Erlang term": r"\[?\{\w+,\d+\}",
+        "is an Erlang term": r"\s*\[?\{\w+,",
         "is XML or HTML": r"\s*<(\?xml|!DOCTYPE|html)",
         "is a drawn box": r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$",
-        "is YAML": r"---$|\w+:$",
+        "is YAML": r"---$|\w+:$|\s*- \w+: ",
     },
 }  # fmt: skip
 _WORDS, _WORDS_A_LINE = re.compile(r"[A-Za-z]{3,}"), 4

@@ -55,6 +55,10 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     mark = _mark(lines)
     rows = _as_wide_as_heading(_parted(lines, mark, source))
     read = (_of_blanks if mark is None else _of_marks)(rows, source) or unnamed(rows, mark, source)
+    sizes = [name for name in read.names if name in ("RSS", "VSZ", "VIRT", "RES")]
+    if sizes and mark is None and not read.units:
+        said = f"{', '.join(sizes)}: in KiB where no unit stands, as ps, top, pidstat print"
+        source.notes.append(said)
     # Where dates are written 31.12.2026, the comma is the decimal point.
     german = any(_GERMAN_DATE.match(cell) for _, cells in read.rows[:1] for cell in cells)
     groups = "," if mark == "," else "." * german
@@ -239,11 +243,6 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     # The headings of other reports are few: more lines of words than of numbers are another format.
     refusal = f"{NO_SHAPE}." if prose or len(others) > len(body) else _OTHER_REPORT
     source.leave_out(others, [line for line, _ in rows], "without numbers", refusal)
-    sizes = [name for name in names if name in ("RSS", "VSZ", "VIRT", "RES")]
-    if sizes:
-        source.notes.append(
-            f"{', '.join(sizes)}: in KiB where no unit stands, as ps, top, pidstat print"
-        )
     return Grid(_of_devices(rows, at, names), body, heading.number)
 
 

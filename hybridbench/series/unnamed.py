@@ -32,6 +32,10 @@ _LAYOUTS = (
         "CONTAINER ID, NAME, CPU %, MEM USAGE / LIMIT, MEM %, NET I/O, BLOCK I/O, PIDS",
     ),
     (rf"total kB {_N} {_N} {_N}", "total, unit, VSZ, RSS, Dirty"),
+    (
+        r"\S*(/|\.(slice|service|scope))\S* (\d+|-) ([\d.]+|-) [\d.]+[BKMGT]? \S+ \S+",
+        "Control Group, Tasks, %CPU, Memory, Input/s, Output/s",
+    ),
     # memory_profiler: the process, or one of its children.
     (r"(MEM|CHLD \d+) [\d.]+ \d+(\.\d+)?", "process, MEM (MiB), time"),
 )
@@ -72,7 +76,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     for pattern, names in () if mark else _LAYOUTS:
         if re.fullmatch(pattern, " ".join(first[timed:])):
             whole = [*["time"] * timed, *names.split(", ")]
-            source.notes.append(f"read as rows of {names}: memory without a unit is in KiB")
+            source.notes.append(f"read as rows of {names}")
             body = [(line, fitted(line.text, cells, whole)) for line, cells in rows]
             return Grid(whole, body, heading.number)
     full = [cells for _, cells in rows if len(cells) == len(first)]
