@@ -123,7 +123,7 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     if what:
         raise source.wrong(f"{what}.")
     if is_json:
-        return json_table(text, lines, source)
+        return json_table(lines, source)
     if left_out:
         said = counted(len(left_out), "line")
         source.notes.append(f"{said} from a shell or a tool skipped, first line {left_out[0]}")

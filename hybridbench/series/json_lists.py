@@ -50,7 +50,8 @@ class ObjectList:
     def has_numbers(self) -> bool:
         """Whether an object has a number that is not a time."""
         cells = (cell for row in self.rows for cell in row.items())
-        return any(not _is_moment(*cell) and number_in(cell[1]) is not None for cell in cells)
+        texts = (text.replace(",", "") for key, text in cells if not _is_moment(key, text))
+        return any(number_in(text) is not None for text in texts)
 
     @property
     def has_memory(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import TypeGuard
 
@@ -38,26 +37,26 @@ _BETWEEN_DOCUMENTS = re.compile(r"(?<=[}\]])\s*(?=[{\[])")
 # The points of one series: its labels, then times and values as text.
 _Series = tuple[Mapping[str, str], Sequence[str], Sequence[str]]
 _Values = Sequence[object]
+# The object that describes a column, and the column.
+_Column = tuple[Object, _Values]
 
 
-def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """Return the columns of a document, or of one object per line.
+def json_table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
+    """Return the columns of a document, or of several that follow each other.
 
     Raises:
         ConfigError: the text is not JSON, or holds no series.
     """
-    lines = list(_opened(lines))
-    if len(lines) == 1 or not any(isinstance(_value(line.text), dict) for line in lines[:2]):
-        try:
-            return _document_table(json_value(text), source)
-        except ForeignDataError as error:
+    try:
+        return _document_table(json_value("\n".join(line.text for line in lines)), source)
+    except ForeignDataError as error:
+        if not any(isinstance(_value(line.text), dict | list) for line in lines[:2]):
             lines = list(_documents(lines))
             if len(lines) == 1 or _value(lines[0].text) is None:
                 raise source.wrong(
                     f"starts like JSON and cannot be read: it {error}; give JSON "
                     "lines (one object a line) or an export of /api/v1/query_range."
                 ) from error
-            lines = list(_opened(lines))
     objects, lines = _objects(lines, source)
     if all(isinstance(entry.get("m"), dict) for entry in objects):
         return _labelled(list(_samples_of_run(objects)), source)
@@ -89,28 +88,21 @@ def _documents(lines: Sequence[Line]) -> Iterator[Line]:
             number, begin = number + text.count("\n", begin, end), end
 
 
-def _opened(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield ``lines``, wrapped as ``{"list": [...]}`` if each is a whole JSON list.
-
-    `podman stats --format json` and `pm2 jlist` in a loop print one list a line.
-    """
-    of_lists = len(lines) > 1 and all(
-        line.text[:1] == "[" and isinstance(_value(line.text), list) for line in lines[:2]
-    )
-    for line in lines:
-        yield replace(line, text=f'{{"list": {line.text}}}') if of_lists else line
-
-
 def _value(text: str) -> object:
+    """Return the JSON value of a line, which may be an entry of a list; None for other text."""
     try:
-        return json_value(text)
+        return json_value(text.rstrip().removesuffix(","))
     except ForeignDataError:
         return None
 
 
 def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[Line]]:
-    """Parse the object on each line; skip a few damaged lines."""
-    parsed = [(line, _value(line.text)) for line in lines]
+    """Parse the object on each line; skip a few damaged lines.
+
+    `podman stats --format json` and `pm2 jlist` in a loop print a list of objects on each.
+    """
+    each = ((line, _value(line.text)) for line in lines)
+    parsed = [(line, {"list": v} if isinstance(v, list) else v) for line, v in each]
     good = [(line, value) for line, value in parsed if isinstance(value, dict)]
     bad = [line for line, value in parsed if not isinstance(value, dict)]
     shown = repr(bad[0].text.strip()[:_SHOWN_CHARS]) if bad else ""
@@ -143,24 +135,24 @@ def _series_in(node: object) -> Iterator[_Series]:
         yield from _series_in(below)
     if not isinstance(node, dict) or rows_below_heading(node):
         return
-    described = list(_described(node))
-    if described:
-        yield from described
-        return
     found = False
     for key, table, known in _tables(node):
-        for _, times, values in _timed(table, known):
+        for owner, times, values in _timed(table, known):
             found = True
-            yield _labels(node, key), times, values
+            yield _labels(owner, key), times, values
     for below in () if found else node.values():
         yield from _series_in(below)
 
 
-def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Values], Sequence[_Values]]]:
+def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Column], Sequence[_Values]]]:
     """Yield the key of each table in ``node`` (empty for a single one), its columns, and its times.
 
     A table is a list of points or of columns, or the columns are the values of ``node`` itself.
     """
+    described = _described(node)
+    if described:
+        yield "", described, []
+        return
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = {"value": [value]} if of_metric and isinstance(value, list) else node
@@ -168,20 +160,21 @@ def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Values], Sequence[_Va
     for key, below in points.items():
         table = list(zip(*below, strict=True))
         # Prometheus puts the time first.
-        yield key if len(points) > 1 else "", table, table[: int(of_metric)]
+        columns = [(node, column) for column in table]
+        yield key if len(points) > 1 else "", columns, table[: int(of_metric)]
     if points:
         return
     plain = {k: v for k, v in node.items() if isinstance(v, list) and is_column(v)}
     named = [column for key, column in plain.items() if names_time(key.removesuffix("s"))]
-    yield "", list(plain.values()), list(filter(_are_times, named))
+    yield "", [(node, column) for column in plain.values()], list(filter(_are_times, named))
     # Grafana nests a list of columns.
     for frame in node.values():
         if isinstance(frame, list) and frame and all(map(is_column, frame)):
-            yield "", frame, []
+            yield "", [(node, column) for column in frame], []
 
 
-def _described(node: Object) -> Iterator[_Series]:
-    """Yield the columns described by a list of objects beside them, one object per column.
+def _described(node: Object) -> list[_Column]:
+    """Return the columns described by a list of objects beside them, one object per column.
 
     Grafana's data frames describe the times as well; Datadog's second API does not.
     """
@@ -193,29 +186,25 @@ def _described(node: Object) -> Iterator[_Series]:
         if isinstance(each, list) and isinstance(columns, list):
             each, columns = [{}, *each], [node.get("times"), *columns]
     if not isinstance(each, list) or not isinstance(columns, list) or len(each) != len(columns):
-        return
-    pairs = [
-        (one, column)
-        for one, column in zip(each, columns, strict=True)
-        if isinstance(one, dict) and is_column(column)
-    ]
-    for at, times, values in _timed([column for _, column in pairs]):
-        yield _labels(pairs[at][0]), times, values
+        return []
+    pairs = zip(each, columns, strict=True)
+    return [(one, column) for one, column in pairs if isinstance(one, dict) and is_column(column)]
 
 
 def _timed(
-    table: Sequence[_Values], known: Sequence[_Values] = ()
-) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield the position, times and values of each column that is as long as the times.
+    table: Sequence[_Column], known: Sequence[_Values]
+) -> Iterator[tuple[Object, list[str], list[str]]]:
+    """Yield the object, times and values of each column that is as long as the times.
 
     The times are the first column in ``known``, or else the most even column of times.
     """
     # Byte counts may look like epoch seconds, but they rise less evenly.
-    times = known[0] if known else min(filter(_are_times, table), key=_unevenness, default=())
-    for at, column in enumerate(table):
+    timed = (column for _, column in table if _are_times(column))
+    times = known[0] if known else min(timed, key=_unevenness, default=())
+    for owner, column in table:
         if column is not times and len(column) == len(times):
             values = ["nan" if number is None else str(number) for number in column]
-            yield at, list(map(str, times)), values
+            yield owner, list(map(str, times)), values
 
 
 def _are_points(points: object, of_metric: bool) -> TypeGuard[list[list[object]]]:

@@ -471,12 +471,14 @@ def test_a_date_counts_before_a_time_from_a_start(tmp_path: Path) -> None:
     assert rates(judged(tmp_path, *hours)) == {"rss_bytes": "60.0"}
 
 
-@pytest.mark.parametrize("layout", ["jq", "jq, lists", "curl", "date and curl", "date, curl, jq"])
+@pytest.mark.parametrize(
+    "layout", ["jq", "jq, lists", "curl", "date and curl", "date, curl, jq", "commas"]
+)
 def test_documents_follow_each_other_in_any_layout(tmp_path: Path, layout: str) -> None:
     dates = [f"{t:.0f}\n" if "date" in layout else "" for t in SECONDS]
     one = [{"rss": value} for value in GROWS]
     every = [[sample] for sample in one] if "lists" in layout else one
-    end = "\n" if layout.startswith("jq") else ""
+    end = {"jq": "\n", "commas": ",\n"}.get(layout.partition(",")[0], "")
     indent = 2 if "jq" in layout else None
     texts = (date + json.dumps(v, indent=indent) for date, v in zip(dates, every, strict=True))
     path = tmp_path / "series.json"
