@@ -299,10 +299,8 @@ class _JudgedFile:
     def _find(self, option: str, name: str) -> _Column:
         """Find the column called ``name``: exact, or ignoring case, labels and unit."""
         columns, folded = self.file.columns, name.casefold()
-        forms = [
-            {n.casefold() for n in (c.name, unlabelled(c.name), bare_name(c.name))} for c in columns
-        ]
-        alike = [c for c, names in zip(columns, forms, strict=True) if folded in names]
+        forms = {c.name: (c.name, unlabelled(c.name), bare_name(c.name)) for c in columns}
+        alike = [c for c in columns if folded in map(str.casefold, forms[c.name])]
         same = [c for c in columns if c.name == name][:1] or alike
         if len(same) > 1:
             raise UsageError(

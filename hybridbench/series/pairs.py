@@ -98,8 +98,8 @@ def _pair(text: str) -> tuple[str, str, bool, str] | None:
         return None if key is None else (key["name"], key["text"] or "", False, "")
     unit = (match["unit"] or "").strip()
     # The kernel writes kB for KiB.
-    heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
-    heading = f" ({unit}iB)" if unit in ("K", "M", "G") else heading
+    binary = {"kB": "KiB", "K": "KiB", "M": "MiB", "G": "GiB"}.get(unit, unit)
+    heading = f" ({binary})" if unit else ""
     label = f'{{file="{match["file"]}"}}' if match["file"] else ""
     name = match["name"].rstrip(":")
     if name == "Memory" and unit in ("K", "M", "G"):

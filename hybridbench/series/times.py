@@ -23,10 +23,12 @@ _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
 # Formats of Excel, JavaScript, Germany and ``date``; day and month in either order.
 _DATES = (
     *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M"),
-    *("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S.%f", "%m/%d/%Y %H:%M:%S.%f"),
-    *("%a %b %d %H:%M:%S %Y", "%a %b %d %Y %H:%M:%S", "%b %d %Y %H:%M:%S"),
-    *("%b %d %Y %H:%M:%S.%f", "%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S"),
+    *("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%a %b %d %H:%M:%S %Y", "%a %b %d %Y %H:%M:%S"),
+    *("%b %d %Y %H:%M:%S", "%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S"),
 )
+# Without a year, as dstat and mongostat write it; two numbers are day and month in either order.
+_OF_YEAR = ("%d-%m %H:%M:%S", "%m-%d %H:%M:%S", "%b %d %H:%M:%S")
+_FRACTION = re.compile(r":\d\d\.\d+$")
 # 1:05 PM is 13:05, and a day alone means midnight.
 _HALF_DAY = re.compile(r"\b(\d\d?)(:\d\d[:.\d]*)\s*([AaPp])\.?\s?[Mm]\b\.?")
 _DAY = re.compile(
@@ -38,7 +40,7 @@ _YEAR_FIRST = re.compile(r"^(\d{4})([/-]|\.(?=\S+ \d))(\d\d?)\2(\d\d?)(?!\d)(?: 
 _DECIMAL_COMMA = re.compile(r"\d+,\d+")
 # PRTG writes intervals: drop the end.
 _TO = re.compile(r" - (\d\S+ )?\d\d?:\d\d(:\d\d)?$")
-_DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
+_DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[-/. ])\S{1,3}[/. ].*\d:\d\d")
 # Ignored: only differences matter, and a column has one time zone.
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # ``date`` in another language: a day, a time of day and a year among a few words.  2025年06月13日
@@ -46,11 +48,6 @@ _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])(?:[01]?\d|2[0-3]):\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
 _LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
-# Without a year, as dstat and mongostat write it; two numbers are day and month in either order.
-_YEARLESS = re.compile(
-    r"(?:(?P<one>\d\d)-(?P<two>\d\d)|(?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d\d?)) (?P<clock>.+)"
-)
-_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 # Epoch seconds from 2001 to 2033 are 1e9 to 2e9; other numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 2.0e9
@@ -89,7 +86,6 @@ _EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX, _WEEK = 25569, (36526, 73051), 0.05, 
 # The forms: a time of day, ISO 8601, ``_DATES``, a date without a year, one with a month in an
 # unknown language, and ps's ELAPSED.
 _OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
-_OF_YEAR = ("day and month", "month and day")
 _COUNTS_ON = (_OF_DAY, *_OF_YEAR, _LOCAL, _OF_PS)
 _ALL_FORMS = (_OF_DAY, _ISO, *_DATES, *_OF_YEAR, _LOCAL)
 _FORMS = (
@@ -291,14 +287,17 @@ def _whole_day(match: re.Match[str]) -> str:
 
 def _seconds(form: str, text: str) -> float | None:
     """Return seconds since 1970, or since a start, midnight, month or year, if ``form`` fits."""
-    if form in _OF_YEAR:
-        return _of_year(text, day_first=form == _OF_YEAR[0])
-    if form in _COUNTS_ON:
+    if form in (_OF_DAY, _OF_PS, _LOCAL):
         return _of_month(text) if form == _LOCAL else _of_day(text, of_ps=form == _OF_PS)
     # Checking for separators is quick; parsing a date is slow.
     if form != _ISO and (form[2] not in text or not _DATE_LIKE.match(text)):
         return None
     text = _ZONE.sub("", text)
+    if form != _ISO and _FRACTION.search(text):
+        form += ".%f"
+    if form.startswith(_OF_YEAR):
+        # In 1970, February 29 is refused: in other years the days after it would be off by one.
+        text, form = f"1970 {text}", f"%Y {form}"
     try:
         moment = datetime.fromisoformat(text) if form == _ISO else datetime.strptime(text, form)
     except ValueError:
@@ -313,22 +312,6 @@ def _of_day(text: str, *, of_ps: bool = False) -> float | None:
         return None
     days, hour, minute, second = match.groups()
     return int(days or 0) * _DAY_S + int(hour or 0) * 3600 + int(minute) * 60 + float(second)
-
-
-def _of_year(text: str, *, day_first: bool) -> float | None:
-    match = _YEARLESS.fullmatch(text)
-    clock = None if match is None else _of_day(match["clock"])
-    if match is None or clock is None:
-        return None
-    day, month = match["day"], f"{_MONTHS.find(match['month'] or '?') // 3 + 1}"
-    if match["one"]:
-        day, month = match.group("one", "two") if day_first else match.group("two", "one")
-    try:
-        # February 29 is refused: in other years the days after it would be off by one.
-        days = datetime(1970, int(month), int(day), tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-    return days + clock
 
 
 def _of_month(text: str) -> float | None:
