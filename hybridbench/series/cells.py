@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import log
 
@@ -13,12 +13,11 @@ _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", 
 # nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 # A number and its unit, perhaps as one of a total (12 MB / 2 GB, 12/2048 MB, 12 MB of 2 GB) or with
-# its share: 12 MB (1%).  top on macOS appends + or - to a size that changed since the last sample.
+# its share or another remark: 12 MB (1%).  top on macOS appends + or - to a size that has changed.
 _WITH_UNIT = re.compile(
     r"(?:[~\u2248] ?)?([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*(?:([A-Za-z%]+)[+-]?)?"
-    r"(?:\s*/\s*\d[\d.,]*\s*([A-Za-z]+)|\s*/.*|\s+of\s+\d.*|\s*\(\s*\d[\d.,]*\s*%\s*\))?"
+    r"(?:\s*/\s*\d[\d.,]*\s*([A-Za-z]+)|\s*/.*|\s+of\s+\d.*|\s*\([^()]*\))?"
 )
-_DIGITS = re.compile(r"[+-]?\d+(?:[.,](\d+))?")
 # French, Swiss and SI separators of thousands: spaces and apostrophes.
 _GROUPED_BY_SPACES = re.compile(
     "(?<!\\d)\\d{1,3}(?:([ \xa0\u2009\u202f'\u2019])\\d{3})(?:\\1\\d{3})*(?!\\d)"
@@ -41,23 +40,34 @@ _JUMP_MAX = 2.0 * log(1.024)
 _MILLI_LEAST = 2.0**23  # 8 TiB in MiB; from here on, m is Kubernetes' thousandth of a byte
 
 
-def number_in(
-    text: str, heading_unit: str = "", units: Mapping[str, float] = CELL_UNITS
-) -> tuple[float, bool] | None:
-    """Return the number in a cell, and whether it is in bytes; None if the cell is not a number.
+def written(text: str) -> tuple[str, str] | None:
+    """Return the digits in a cell and their unit in lower case, which may be empty; else None.
 
-    ``12.3MiB / 2GiB`` is 12.3 * 2^20.  A unit that the column heading also has (``heading_unit``,
-    in lower case) is ignored.  ``units`` are the bytes in each unit, as ``units_of`` returns them.
+    ``12,3MiB / 2GiB`` is 12.3 and mib.
     """
-    try:
-        return float(text), False
-    except ValueError:
-        text = _GROUPED_BY_SPACES.sub(lambda match: match[0].replace(match[1], ""), text)
-        match = _WITH_UNIT.fullmatch(text)
+    if is_number(text):
+        return text, ""
+    text = _GROUPED_BY_SPACES.sub(lambda match: match[0].replace(match[1], ""), text)
+    match = _WITH_UNIT.fullmatch(text)
     if match is None:
         return None
-    number = float(match.group(1).replace(",", "."))
-    unit = (match.group(2) or match.group(3) or "").lower()
+    return match[1].replace(",", "."), (match[2] or match[3] or "").lower()
+
+
+def number_in(text: str) -> tuple[float, bool] | None:
+    """Return the number in a cell, and whether it is in bytes; None if the cell is not a number."""
+    read = written(text)
+    return None if read is None else converted(float(read[0]), read[1])
+
+
+def converted(
+    number: float, unit: str, heading_unit: str = "", units: Mapping[str, float] = CELL_UNITS
+) -> tuple[float, bool] | None:
+    """Return ``number`` of ``unit`` in bytes and True; with no unit as it is and False; else None.
+
+    A unit that the column heading also has (``heading_unit``, in lower case) is ignored.  ``units``
+    are the bytes in each unit, as ``units_of`` returns them.
+    """
     if unit in ("", "%", heading_unit):
         return number, False
     if unit not in units:
@@ -67,16 +77,15 @@ def number_in(
     return number * units[unit], True
 
 
-def units_of(cells: Sequence[str], kb: float) -> Mapping[str, float]:
-    """Return the bytes in each unit of the ``cells`` of a column, whose KB is ``kb`` bytes.
+def units_of(read: Iterable[tuple[str, str]], kb: float) -> Mapping[str, float]:
+    """Return the bytes in each unit of the numbers ``read`` in a column, whose KB is ``kb`` bytes.
 
     A program that writes 1023 MB and then 1 GB counts in powers of 1024, one that writes 999 MB
     and then 1 GB in powers of 1000: the base is the one with which the level does not jump where
     the unit changes.
     """
-    matches = [match for cell in cells if (match := _WITH_UNIT.fullmatch(cell.strip()))]
-    read = [(float(m[1].replace(",", ".")), _EITHER.get((m[2] or "").lower())) for m in matches]
-    sizes = [(log(number), power) for number, power in read if power and number > 0]
+    known = [(float(digits), _EITHER[unit]) for digits, unit in read if unit in _EITHER]
+    sizes = [(log(number), power) for number, power in known if number > 0]
     turns = [(b - a, powers) for (a, p), (b, q) in pairwise(sizes) if (powers := q - p)]
     if not turns:
         return {**CELL_UNITS, "kb": kb}
@@ -89,17 +98,14 @@ def units_of(cells: Sequence[str], kb: float) -> Mapping[str, float]:
     return {**CELL_UNITS, **{unit: base**power for unit, power in _EITHER.items()}}
 
 
-def last_digit(text: str, number: float) -> float:
-    """Return the value of one unit in the last digit of ``text``: 0.1 GiB for 1.2g.
+def last_digit(digits: str, number: float) -> float:
+    """Return the value of one unit in the last of ``digits``, read as ``number``; 0 if that is 0.
 
-    ``number`` is the value read from ``text``.  Returns 0 if it is 0, because the unit cannot be
-    derived from it.
+    It is 0.1 GiB for 1.2 and the number of bytes in 1.2 GiB.
     """
-    match = _DIGITS.match(text)
-    written = 0.0 if match is None else float(match[0].replace(",", "."))
-    if match is None or not written:
+    if not float(digits):
         return 0.0
-    return abs(number / written) * 10.0 ** -len(match[1] or "")
+    return abs(number / float(digits)) * 10.0 ** -len(digits.partition(".")[2])
 
 
 def is_number(text: str) -> bool:

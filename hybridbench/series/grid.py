@@ -18,6 +18,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.series.cells import (
+    converted,
     is_nothing,
     is_number,
     last_digit,
@@ -25,8 +26,16 @@ from hybridbench.series.cells import (
     number_in,
     ungrouped,
     units_of,
+    written,
 )
-from hybridbench.series.owners import TextColumn, keys_of, labels, levels_in_turn, parts_of
+from hybridbench.series.owners import (
+    TextColumn,
+    keys_of,
+    labels,
+    levels_in_turn,
+    parts_of,
+    takes_turns,
+)
 from hybridbench.series.source import Line, Source, counted
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
@@ -56,6 +65,7 @@ from hybridbench.series.units import (
 
 _PARTS_MAX = 256
 _NAMES_MAX = 8
+_ROWS_OF_START = 20  # least rows with each time, if these are the times of starts
 _FOOT_MAX = 5  # lines below a table, such as its average and its maximum
 _NUMERIC_SHARE = 0.9
 # In ps and top, these columns are processor time or a process start time, not the sample time.
@@ -192,13 +202,13 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
         for name, column in zip(names, grid.columns, strict=True):
             if column in (time, metric, units, *keys):
                 continue
-            written = [column.cells[row] for row in rows]
+            raw = [column.cells[row] for row in rows]
             known = grid.groups + grid.unsure * (unit_word(name) in WHOLE_UNITS)
-            cells = ungrouped(written, known, grid.unsure)
-            unsure = any(mark in written[0] for mark in grid.unsure)
-            if (unsure or (cells != written and "." in written[0])) and may_be_grouped(written):
+            cells = ungrouped(raw, known, grid.unsure)
+            unsure = any(mark in raw[0] for mark in grid.unsure)
+            if (unsure or (cells != raw and "." in raw[0])) and may_be_grouped(raw):
                 source.notes.append(
-                    f"{name}: {written[0]} is read as {cells[0].replace(',', '.')}; if that is "
+                    f"{name}: {raw[0]} is read as {cells[0].replace(',', '.')}; if that is "
                     "wrong, write the numbers without separators of thousands"
                 )
             numbers = _column(name, own, cells, lines, usual.get(name, ""))
@@ -246,24 +256,16 @@ def columns_few(names: Sequence[str]) -> str:
 
 
 def _with_whole_times(grid: Grid) -> Grid:
-    """Merge the date and time-of-day columns of ``grid`` into one, if it has both."""
-    names = [name.strip("# ").casefold() for name in grid.names]
-    # In JSON of sysstat they are timestamp.date and timestamp.time.
-    clocks = {i: f"{name[:-4]}time" for i, name in enumerate(names) if name.endswith("date")}
-    found = [(i, names.index(clock)) for i, clock in clocks.items() if clock in names]
-    first = grid.rows[0][1]
-    beside = [(i, a, b) for i, (a, b) in enumerate(pairwise(first)) if ":" in b]
-    found += [(i, i + 1) for i, a, b in beside if looks_like_time(a) and is_moment(f"{a} {b}")]
-    date, clock = next((one for one in found if ":" not in first[one[0]]), (None, 0))
-    if date is None:
+    """Merge a day and the time of day beside it into one column, if ``grid`` has both."""
+    beside = ((i, a, b) for i, (a, b) in enumerate(pairwise(grid.rows[0][1])) if ":" in b[1:3])
+    at = next((i for i, a, b in beside if ":" not in a and is_moment(f"{a} {b}")), None)
+    if at is None:
         return grid
-    kept = [index for index in range(len(names)) if index not in (date, clock)]
-
-    def merged(cells: Sequence[str], whole: str) -> list[str]:
-        return [*(cells[i] for i in kept), whole]
-
-    rows = [(line, merged(cells, f"{cells[date]} {cells[clock]}")) for line, cells in grid.rows]
-    return replace(grid, names=merged(grid.names, "time"), rows=rows)
+    rows = [
+        (line, [*cells[:at], f"{cells[at]} {cells[at + 1]}", *cells[at + 2 :]])
+        for line, cells in grid.rows
+    ]
+    return replace(grid, names=[*grid.names[:at], "time", *grid.names[at + 2 :]], rows=rows)
 
 
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
@@ -278,7 +280,8 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")
     except BadTimeError as error:
         last = rows[error.index :]
-        is_foot = error.index > 0 and not any(_may_be_time(cells[at]) for _, cells in last[1:])
+        after = (cells[at] for _, cells in last[1:])
+        is_foot = error.index > 0 and not any(is_number(c) or looks_like_time(c) for c in after)
         refusal = f"column {grid.names[at]}: {error}."
         if not is_foot:
             raise source.wrong(refusal, last[0][0].number) from error
@@ -292,28 +295,21 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     return replace(grid, rows=rows), times
 
 
-def _may_be_time(cell: str) -> bool:
-    return is_number(cell) or looks_like_time(cell)
-
-
 def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     """Return the time column and its unit; None for the column if an interval is used instead."""
     if source.time_column is not None:
         return _chosen_time(grid, source, source.time_column)
-    columns = grid.columns
-    if _OF_RUBY.issubset(grid.names):
-        columns = [column for column in columns if column.name != _OF_COLLECTOR]
-    named = [column for column in columns if names_time(column.name)]
-    found = _dates_first([c for c in named if not _counts(c.name) or is_since_1970(c.cells)])
-    found += [column for column in columns if looks_like_time(column.cells[0])]
-    found += [c for c in columns if names_epoch(c.name) and is_since_1970(c.cells)]
-    found = [c for c in found if not grid.of_tool or c.name not in _NOT_OF_SAMPLE]
-    # Rows of a process may all hold its start time.
-    found = [c for c in found if "start" not in c.name.lower() or len(set(c.cells)) > 1]
-    # Ollama prints when a model will expire, which is later than the sample.
-    found = [column for column in found if "expire" not in column.name.lower()]
-    if found:
-        return found[0], unit_in(found[0].name)
+    columns = [column for column in grid.columns if _may_be_of_sample(column, grid)]
+    dates = [column for column in columns if looks_like_time(column.cells[0])]
+    since = [c for c in columns if names_time(c.name) or names_epoch(c.name)]
+    epochs = [column for column in since if is_since_1970(column.cells)]
+    counts = [c for c in columns if _counts(c.name) and c not in epochs]
+    named = [c for c in columns if names_time(c.name) and c not in counts]
+    # A date is more certain than a number that counts from a start.
+    named.sort(key=lambda column: column not in (*dates, *epochs))
+    for column in (*named, *dates, *(c for c in epochs if names_epoch(c.name))):
+        if not _never_passes(column.cells):
+            return column, unit_in(column.name)
     if source.interval_s is not None:
         return None, ""
     raise source.wrong(
@@ -324,14 +320,19 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     )
 
 
-def _dates_first(columns: Sequence[TextColumn]) -> list[TextColumn]:
-    """Sort dates before numbers that count from a start; columns that never change come last."""
+def _may_be_of_sample(column: TextColumn, grid: Grid) -> bool:
+    """Return whether a column that looks like a time may be that of the sample."""
+    of_ruby = _OF_RUBY.issubset(grid.names) and column.name == _OF_COLLECTOR
+    of_tool = grid.of_tool and column.name in _NOT_OF_SAMPLE
+    # Ollama prints when a model will expire, which is later than the sample.
+    return not (of_ruby or of_tool or "expire" in column.name.lower())
 
-    def rank(column: TextColumn) -> tuple[bool, bool]:
-        is_date = looks_like_time(column.cells[0]) or is_since_1970(column.cells)
-        return len(set(column.cells)) == 1, not is_date
 
-    return sorted(columns, key=rank)
+def _never_passes(cells: Sequence[str]) -> bool:
+    """Return whether the times are the same or recur, as the start times of processes do."""
+    moments = len(set(cells))
+    recur = _ROWS_OF_START * moments <= len(cells) and takes_turns(cells)
+    return len(cells) > 1 and (moments == 1 or recur)
 
 
 def _chosen_time(grid: Grid, source: Source, chosen: str) -> tuple[TextColumn, str]:
@@ -419,24 +420,23 @@ def _column(
         return replace(column, value=np.where(np.isfinite(numbers), numbers, np.nan), step=step)
     # amd-smi writes MB and means MiB.
     unit = unit_word(name) or {"MiB": "mb"}.get(usual, "")
-    filled, first, units = 0, None, units_of(cells, kilobyte_of(name))
-    step = 0.0
-    for index, cell in enumerate(cells):
-        text = cell.strip()
-        if not is_nothing(text):
-            filled += 1
-            number = number_in(text, unit, units)
-            if number is not None:
-                value[index], in_bytes[index] = number
-                step = max(step, last_digit(text, number[0]) if number[1] else 0.0)
-            else:
-                first = first or (lines[index], text)
+    texts = [cell.strip() for cell in cells]
+    filled = {i: written(text) for i, text in enumerate(texts) if not is_nothing(text)}
+    units = units_of(filter(None, filled.values()), kilobyte_of(name))
+    first, step = None, 0.0
+    for index, one in filled.items():
+        number = None if one is None else converted(float(one[0]), one[1], unit, units)
+        if one is None or number is None:
+            first = first or (lines[index], texts[index])
+            continue
+        value[index], in_bytes[index] = number
+        step = max(step, last_digit(one[0], number[0]) if number[1] else 0.0)
     read = np.isfinite(value)
     value[~read] = np.nan
     if in_bytes.any():
         # top omits the unit for KiB values with few digits, and 0 never has one.
         value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
-    is_text = first is not None and int(read.sum()) < _NUMERIC_SHARE * filled
+    is_text = first is not None and int(read.sum()) < _NUMERIC_SHARE * len(filled)
     return replace(
         column,
         in_bytes=bool(in_bytes.any()),

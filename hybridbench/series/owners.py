@@ -27,7 +27,8 @@ _SUCCESSOR = re.compile(
     re.I,
 )
 _SAMPLES_OF_EACH = 20  # least rows for each value, on average
-_QUANTITY = re.compile(r"[+-]?\d+([.,]\d+)? ?[A-Za-z/%]+")
+# Also one that is not read, because a remark follows it: 1024 (max 4096).
+_QUANTITY = re.compile(r"[+-]?\d+([.,]\d+)? ?([A-Za-z/%]+|[,;(].*)")
 _ROWS_OF_A_MOMENT = 1.5
 _VALUE_COMES = 4  # least repetitions of a value; a column with fewer is a level
 _SAME_SAMPLES = 0.9
@@ -104,7 +105,7 @@ def levels_in_turn(value: FloatArray) -> int:
 def _found_keys(columns: Sequence[TextColumn], times: Times | None) -> Sequence[TextColumn]:
     # In other tables, an "index" column counts rows.
     of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(column.name)) for column in columns)
-    turns = [column for column in columns if _takes_turns(column.cells)]
+    turns = [column for column in columns if takes_turns(column.cells)]
     processes = [column for column in turns if PROCESS_ID.fullmatch(column.name)]
     gpus = [column for column in turns if of_gpus and _GPU.fullmatch(column.name)]
     if gpus or processes:
@@ -139,7 +140,7 @@ def splits(owners: Sequence[TextColumn], column: TextColumn) -> bool:
     return len(after) > max(len(before), 1)
 
 
-def _takes_turns(cells: Sequence[str]) -> bool:
+def takes_turns(cells: Sequence[str]) -> bool:
     """Return whether values return after others, unlike processes that replace each other."""
     different = set(cells)
     return all(different) and 1 + sum(a != b for a, b in pairwise(cells)) > len(different)

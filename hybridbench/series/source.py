@@ -36,8 +36,10 @@ _NO_DATA = re.compile(
     r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP|END)$|"
     # What rabbitmqctl prints above each list.
     r"Timeout: [\d.]+ seconds \.\.\.$|Listing \w+ .*\.\.\.$|"
-    # The end of psql's tables, and what MySQL prints between rows.
-    r"\(\d+ rows?\)$|\*+ \d+\. row \*+$|"
+    # The end of a database's tables, and what MySQL prints between rows.
+    r"\(?\d+ rows?(\)| affected\)| selected\.)$|\*+ \d+\. row \*+$|"
+    # Around code in Markdown.
+    r"```\w*$|"
     # The head of BusyBox's top.
     r"Every [\d.]+s: |Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
 )
@@ -160,7 +162,8 @@ def _untitled(line: str) -> str:
 def blank_cells(text: str) -> list[str]:
     """Split a line at spaces, except inside a time or an amount."""
     text = _INNER_BLANKS.sub(lambda match: match[0].replace(" ", _JOINED), text)
-    return [cell.replace(_JOINED, " ") for cell in text.split()]
+    # FreeBSD's vmstat -z puts commas behind its numbers as well.
+    return [cell.replace(_JOINED, " ").rstrip(",") for cell in text.split()]
 
 
 def wide(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.series.cells import number_in, ungrouped, units_of
+from hybridbench.series.cells import number_in, ungrouped, units_of, written
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_size_may_be_one_of_a_total(text: str, mib: float) -> None:
     ],
 )
 def test_one_base_is_used_for_all_units_of_a_column(cells: list[str], base: float) -> None:
-    units = units_of(cells, kb=1024.0)
+    units = units_of(filter(None, map(written, cells)), kb=1024.0)
 
     assert [units[unit] for unit in ("kb", "mb", "gb")] == [base, base**2, base**3]
 
 
 def test_a_column_of_one_unit_keeps_its_usual_meaning() -> None:
-    units = units_of(["5 MB", "6 MB"], kb=1024.0)
+    units = units_of([("5", "mb"), ("6", "mb")], kb=1024.0)
 
     assert (units["kb"], units["mb"]) == (1024.0, 1e6)
