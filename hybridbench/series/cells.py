@@ -9,9 +9,12 @@ from math import log
 
 from hybridbench.series.units import BYTE_FACTORS
 
-_NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
-# nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
-_NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
+_NOTHING = frozenset(
+    {"", "-", "--", "-- / --", "null", "none", "n/a", "na", "nan", "nil", "undefined"}
+)
+# Words of nvidia-smi and kubectl for a value that they cannot read: [N/A], [Not Supported],
+# <unknown>.
+_NOTHING_IN_BRACKETS = re.compile(r"[\[<][A-Za-z/ ]+[\]>]")
 # A number and its unit, perhaps as one of a total (12 MB / 2 GB, 12/2048 MB, 12 MB of 2 GB) or with
 # its share or another remark: 12 MB (1%).  top on macOS appends + or - to a size that has changed.
 _WITH_UNIT = re.compile(

@@ -113,7 +113,7 @@ METRIC_NAME = re.compile(
     re.I,
 )
 _VALUE = re.compile(
-    r"_?((counter|metric)?value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?",
+    r"_?((counter|metric)?_?value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?",
     re.I,
 )
 

@@ -31,7 +31,7 @@ _PAIR = re.compile(
 # A key without a number: a state, the name of a unit, hexadecimal ids and masks.
 # Redis INFO has no space after its colon; SQLite has one on both sides of the equals sign.
 _KEY = re.compile(
-    rf"(?P<name>[A-Za-z_]\w*|{_PHRASE})(?:\s*:(?:\s|$)|\s*=|(?<=[a-z]):)\s*(?P<text>\S.*)?"
+    rf"(?P<name>[A-Za-z_][\w.]*|{_PHRASE})(?:\s*:(?:\s|$)|\s*=|(?<=[a-z]):)\s*(?P<text>\S.*)?"
 )
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 # Keep these fields of /proc/PID/status although they have no unit; the others without one are ids,

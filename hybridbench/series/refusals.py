@@ -49,6 +49,7 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
         f"the output of free {_MACHINE}":
             r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
         "the output of top on macOS is not read": r"Processes: \d+ total",
+        "is the output of du, the size of files": r"[\d.]+[KMGT]?\t[./~]\S*$",
         "is a report of GuideLLM, whose benchmarks have a load each": r'.*"guidellm_version"',
         "is a report of pmap, numastat, of a profiler such as valgrind, or of one moment":
             r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"

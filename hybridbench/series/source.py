@@ -55,7 +55,7 @@ _TIME = (
 # Spaces inside a cell: in a time, an amount, or a dcgmi entity.
 _INNER_BLANKS = re.compile(
     rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
-    r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|\d K$|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b|"
+    r"-- / --|\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|\d K$|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b|"
     r"^Control Group\b"
 )
 _JOINED = "\x00"

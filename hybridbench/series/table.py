@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hybridbench.series.cells import number_in, ungrouped
+from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, Row, table_of
 from hybridbench.series.owners import TextColumn, labels, splits
 from hybridbench.series.refusals import NO_SHAPE, is_prose
@@ -233,7 +233,7 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     for line, row in rows[first:]:
         if _without_time(row) == _without_time(words) or line.text in again or line.text[0] == "#":
             continue
-        if _names(row) and len(row) > 1:
+        if _names(row) and len(row) > 1 and not any(map(is_nothing, row)):
             others.append(line)
             if looks_like_time(row[0]):
                 raise source.wrong(f"{NO_SHAPE}." if prose else _OTHER_REPORT, line.number)
