@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.findings.words import headline, headline_room
+from hybridbench.analysis.findings.words import headline, headline_room, times
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.foundation.metrics import label_of
 from hybridbench.foundation.units import format_byte_rate, format_duration
@@ -71,7 +71,7 @@ def full_headline(verdict: Verdict) -> str:
 def _more(verdict: Verdict) -> str:
     kind = verdict.kind
     more = sum(f.verdict is kind and verdict.stands(f) for f in verdict.findings[1:])
-    return f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
+    return f" (and {times(more, f'more {kind} finding')})" if more else ""
 
 
 def _tail(verdict: Verdict) -> str:

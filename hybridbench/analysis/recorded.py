@@ -16,6 +16,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
 from hybridbench.analysis.facts.restarts import Falls, longest_stretch
+from hybridbench.analysis.findings import words
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Drivers, FloatArray, Gate, RunRecord, Series
 from hybridbench.analysis.trend.reasons import (
@@ -152,7 +153,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
     notes = (
         _restart_note(t, falls, stretch),
         gap_note,
-        f"{missing} empty reading{'s' * (missing > 1)} left out" if missing else "",
+        f"{words.times(missing, 'empty reading')} left out" if missing else "",
     )
     row = _row(series, _doubted(series, result, falls, gap_share, beyond))
     return replace(row, per_work=_per_work(result, record), notes=tuple(filter(None, notes)))
@@ -316,6 +317,6 @@ def _gaps(t: FloatArray) -> tuple[float, str]:
     if share < _GAP_SHARE_NOTED:
         return share, ""
     return share, (
-        f"{gaps.size} gap{'s' * (gaps.size > 1)} without samples, the longest "
+        f"{words.times(gaps.size, 'gap')} without samples, the longest "
         f"{format_duration(float(gaps.max()))}: {format_percent(share)} of the judged time"
     )

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.nightly import (
@@ -188,7 +189,7 @@ def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> s
     """Summarise a cell in a sentence that says whether a finding is waived."""
     waived = sum(bool(entry.waived) for entry in findings)
     if waived and word != attempt.verdict:
-        found = f"{waived} waived finding{'s' * (waived > 1)}"
+        found = times(waived, "waived finding")
         return f"{word} apart from {found}; before waivers: {attempt.headline}"
     return attempt.headline
 

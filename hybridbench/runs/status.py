@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.messages import CheckpointReply, HeapScanReply
 from hybridbench.records.processes import ProcessSample
@@ -128,7 +129,7 @@ class RunStatus:
         if part in _POOL_PARTS:
             setattr(level, part, value)
         elif part == "waiting_held" and value:
-            slots = f"{value:.0f} slot{'s' * (value != 1)}"
+            slots = times(value, "slot")
             self.suspicion = f"waiting requests hold {slots} of the {pool} pool"
 
 

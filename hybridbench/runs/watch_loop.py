@@ -458,7 +458,7 @@ class WatchLoop(RunLoop):
         kinds = "; ".join(f"{count} with a {kind}" for kind, count in lost[:_KINDS_NAMED])
         more = "; and others" if len(lost) > _KINDS_NAMED else ""
         in_flight = sum(client.lost.values())
-        return f"with {in_flight} request{'s' * (in_flight > 1)} in flight: {kinds}{more}"
+        return f"with {times(in_flight, 'request')} in flight: {kinds}{more}"
 
     def _hear(self, client: HttpLoad, done: Callable[[], bool], patience_s: float) -> None:
         """Read only the client's reports until ``done``: a normal turn fails without the target."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hybridbench.analysis.findings import words
 from hybridbench.foundation.errors import ErrorCode
 from hybridbench.foundation.foreign import (
     GIB,
@@ -31,7 +32,7 @@ from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_shapes import json_table
 from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
-from hybridbench.series.source import Source, counted, lines_of
+from hybridbench.series.source import Source, lines_of
 from hybridbench.series.table import table
 from hybridbench.series.timeline import Timeline, make_timeline
 
@@ -125,7 +126,7 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     if is_json:
         return json_table(lines, source)
     if left_out:
-        said = counted(len(left_out), "line")
+        said = words.times(len(left_out), "line")
         source.notes.append(f"{said} from a shell or a tool skipped, first line {left_out[0]}")
     if are_pairs(lines):
         return pairs(lines, source)

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from hybridbench.analysis.findings import words
 from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
@@ -36,7 +37,7 @@ from hybridbench.series.owners import (
     parts_of,
     takes_turns,
 )
-from hybridbench.series.source import Line, Source, counted
+from hybridbench.series.source import Line, Source
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
     UNITS_S,
@@ -274,7 +275,7 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     twice = [b[0].number for a, b in pairwise(grid.rows) if a[1] == b[1]]
     rows = [grid.rows[0], *(b for a, b in pairwise(grid.rows) if a[1] != b[1])]
     if twice:
-        said = counted(len(twice), "row")
+        said = words.times(len(twice), "row")
         source.notes.append(f"{said} equal to the row above skipped, first line {twice[0]}")
     try:
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hybridbench.analysis.findings import words
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.units import format_duration
 from hybridbench.series.times import is_epoch, is_moment, parse_times
@@ -93,7 +94,7 @@ class Source:
         elif len(bad) > max(few, _BAD_SHARE * len(lines)) or len(bad) == len(lines) > 0:
             raise self.wrong(refusal, bad[0].number)
         elif bad:
-            said = counted(len(bad), "line")
+            said = words.times(len(bad), "line")
             self.notes.append(f"{said} left out, {why}, first {bad[0].number}")
 
     def check_has_times(self) -> None:
@@ -118,11 +119,6 @@ class Line:
     number: int
     text: str
     at: str = ""
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``count`` and the noun, in the plural unless it is 1."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def lines_of(text: str) -> tuple[list[Line], list[int]]:

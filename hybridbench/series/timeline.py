@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.analysis.findings import words
 from hybridbench.analysis.record import FloatArray
-from hybridbench.series.source import Source, counted
+from hybridbench.series.source import Source
 
 _DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
 _UNSORTED_MIN = 0.1  # if more of the rows go back and no two times are equal: an unsorted file
@@ -49,7 +50,7 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
             note("the rows were not in the order of their times: sorted")
         elif behind.mean() <= _DROPPED_MAX:
             rows, t = rows[~behind], t[~behind]
-            note(f"{counted(int(behind.sum()), 'row')} went back in time: left out")
+            note(f"{words.times(int(behind.sum()), 'row')} went back in time: left out")
         elif absolute and not _is_clock_set_back(t):
             order = _in_blocks(t, source)
             rows, t = rows[order], t[order]
@@ -57,8 +58,8 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
         else:
             t, starts = _joined(t, source)
             note(
-                f"the times go back {counted(len(starts), 'time')}: a new start each, nothing is "
-                "fitted across"
+                f"the times go back {words.times(len(starts), 'time')}: a new start each, nothing "
+                "is fitted across"
             )
     last_of_its_time = np.concatenate([np.diff(t) > 0, [True]]) if t.size else np.ones(0, bool)
     doubles = int((~last_of_its_time).sum())
@@ -68,7 +69,7 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
             "file? keep the rows of one, or add a column that says whose row it is."
         )
     if doubles:
-        note(f"{counted(doubles, 'row')} shared a time with the next: the last one counts")
+        note(f"{words.times(doubles, 'row')} shared a time with the next: the last one counts")
     return Timeline(rows[last_of_its_time], t[last_of_its_time], starts)
 
 
@@ -90,7 +91,7 @@ def _in_blocks(t: FloatArray, source: Source) -> NDArray[np.intp]:
     # Recordings that do not overlap stay whole.
     if (np.diff(order) != 1).sum() > back:
         raise source.wrong(
-            f"the times go back {counted(back, 'time')} and overlap: several processes in one "
+            f"the times go back {words.times(back, 'time')} and overlap: several processes in one "
             "file? keep the rows of one, or add a column that says whose row it is."
         )
     return order
