@@ -79,19 +79,19 @@ _THINGS = (
     r"listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|users?|channels?|streams?|"
     r"subscri\w+|slots?|blocks?|pages?|keys?|entry|entries|items?|elements?|caches?|pool\w*|"
     r"buffers?|instances?|proc(ess|esse)?s?|children|zombies?|containers?|timers?|watch(er|e)?s?|"
-    r"contexts?|tensors?|graphs?|locks?|(weak)?refs?|references?|statements?|documents|frames|states?|leases?|"
+    r"contexts?|tensors?|graphs?|locks?|(weak)?refs?|references?|prepared_statements?|documents|frames|states?|leases?|"
     r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|arenas?"
 )
 _HELD = re.compile(
     rf"(^|[^a-z])({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|leaked|"
     r"in_?use|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|blocked|estab\w*|stack|"
-    r"value|free|left|avail(able)?|uncollectable|garbage)([^a-z]|$)",
+    r"value|free|left|avail(able)?|uncollectable)([^a-z]|$)",
     re.I,
 )
 # Current amounts, not work done, although their names end like a counter's.
 _NO_COUNTER = re.compile(
     rf"(^|[^a-z])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|({_THINGS})[_ ]count|"
-    r"(active|open|live|current|pending)[_ ](\w+[_ ])?(total|count))$",
+    rf"(active|open|live|current|pending)[_ ]({_THINGS}|requests?)[_ ]total)$",
     re.I,
 )
 _SHOWN = re.compile(
@@ -133,7 +133,8 @@ _CUMULATIVE = re.compile(
 )
 # Words for events and traffic so far: a column that has one and never falls is not a level.
 _SO_FAR = re.compile(
-    r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|p?faults|restarts|"
+    r"(^|[_ .:/-])(hits?|miss(es)?|errors?|exceptions?|failures?|evictions?|retr(y|ies)|p?faults|"
+    r"restarts|limited|throttled|"
     r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"

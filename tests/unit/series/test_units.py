@@ -120,6 +120,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("memory.limit_in_bytes", Role.SHOWN),
         ("rate_limit_buckets", Role.LEVEL),
         ("nodejs_active_handles_total", Role.LEVEL),
+        ("gpu_active_time_total", Role.COUNTER),
         ("VmallocUsed", Role.LEVEL),
         ("Percpu", Role.LEVEL),
         (r"\\h\Process(a)\Handle Count", Role.LEVEL),
@@ -149,6 +150,7 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
         ("node_netstat_Tcp_InSegs node_vmstat_pgfault", "node_netstat_Tcp_CurrEstab node_load1"),
         ("LayoutCount ScriptDuration", "JSHeapUsedSize Nodes"),
         ("cache.bytes_read_into_cache completedTasks", "activeTasks pending_writes"),
+        ("rate_limited_requests retry_count", "rate_limiters"),
         ("heap/allocs:bytes heap/frees:bytes", "heap/objects:bytes"),
     ],
 )
