@@ -46,6 +46,7 @@ UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
     r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|percpu|"
+    r"working_?set|footprint|"
     r"\breal\b|\bres\b",
     re.I,
 )
@@ -90,7 +91,7 @@ _HELD = re.compile(
 )
 # Current amounts, not work done, although their names end like a counter's.
 _NO_COUNTER = re.compile(
-    rf"(^|[^a-z])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|({_THINGS})[_ ]count|"
+    rf"(^|[^a-z])((rss|pss|uss|mem|memory|heap|vram|used|usage|in_use)_total|({_THINGS})[_ ]count|"
     rf"(active|open|live|current|pending)[_ ]({_THINGS}|requests?)[_ ]total)$",
     re.I,
 )
@@ -136,7 +137,7 @@ _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|exceptions?|failures?|evictions?|retr(y|ies)|p?faults|"
     r"restarts|limited|throttled|"
     r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
-    r"read|written|rx|tx|served|generated|processed|handled|executed|emitted|"
+    r"read|written|rx|tx|served|generated|rendered|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
     r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
@@ -161,8 +162,8 @@ _MAY_COUNT = re.compile(
     # Unless another word says that this is still there.
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     # A total may be of all time.
-    r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free)).*|(.*[_ .:/-])?"
-    r"(messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
+    r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
+    r"(total_alloc|allocs|views|messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
     r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
     r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
     # Of tasks or pages, for example, a program may count those that it has handled.

@@ -177,6 +177,8 @@ def test_a_total_that_is_not_memory_may_count() -> None:
     assert meaning_of("total_items").may_count
     assert meaning_of("task_count").may_count
     assert meaning_of("nf_conntrack_count").may_count
+    assert meaning_of("heap_allocs").may_count
+    assert not meaning_of("total_rss").may_count
     assert not meaning_of("listener_count").may_count
     assert not meaning_of("total_allocated").may_count
     assert not meaning_of("total_active_sessions").may_count
