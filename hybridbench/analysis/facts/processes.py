@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
+from hybridbench.analysis.facts.steady import shows_more_fills
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY
@@ -77,8 +78,10 @@ def _view(
     cache: KvCache | None,
 ) -> ProcessView:
     labels = labels_of(text)
-    # A process that holds the KV cache is steady once the cache is full.
+    # A process that holds the KV cache is steady once the cache is full, unless other fills follow.
     full_s = None if cache is None else cache.full_s
+    if full_s is not None and not shows_more_fills(record, full_s):
+        full_s = None
     events = sorted(
         [
             *record.events,

@@ -24,8 +24,7 @@ _KNEE = 4.0
 _OVER = 0.1
 # Minimum rise of a fill, as a share of the level.
 _LEAST_SHARE = 0.01
-# The time after the knee must be this many times as long as the fill, to reveal a second, slower
-# fill.
+# The time after a fill must be this many times as long, to reveal a second, slower fill.
 _TIMES_AS_LONG = 3.0
 # Significant growth, in units of the blocks' scatter.
 _NOISE = 3.0
@@ -99,6 +98,13 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
     end_s = float(edges[fast[-1] + 2])
     lasted_s = end_s - float(edges[0])
     return end_s if float(edges[-1]) - end_s >= _TIMES_AS_LONG * lasted_s else None
+
+
+def shows_more_fills(record: RunRecord, full_s: float) -> bool:
+    """Return whether a run lasted long enough after a fill, over at ``full_s``, to show another."""
+    begun_s = _load_begun_s(record)
+    last_s = record.span_s[1]
+    return begun_s is None or last_s - full_s >= _TIMES_AS_LONG * (full_s - begun_s)
 
 
 def _levels(t: FloatArray, value: FloatArray, edges: FloatArray) -> FloatArray:

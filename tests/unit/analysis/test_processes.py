@@ -134,7 +134,10 @@ def test_the_report_names_the_processes_without_a_steady_event(
     full = KvCache(tokens=1e4, most=1e4, computed=1e6, full_s=120.0, full_in_s=None)
     monkeypatch.setattr(processes, "kv_caches", lambda _: {labelled("", CORE): full})
     one = judge(record)
+    full = replace(full, full_s=300.0)  # too late to see whether other fills follow
+    late = judge(record)
 
+    assert result(late, labelled(MEMORY, CORE)).outcome == "INCONCLUSIVE"
     assert any(said.startswith(note.format("")) for said in neither.notes)
     assert "without a steady event no growth is called a LEAK before 45m" in neither.can_rule_out
     assert result(one, labelled(MEMORY, CORE)).outcome == "LEAK"
