@@ -319,8 +319,10 @@ def _worded(verdict: Verdict, boundary: Boundary) -> Verdict:
     return in_codes(_with_findings(verdict, failure_findings(failed), failed))
 
 
-def _rank(finding: Finding) -> tuple[int, int, str, int, str]:
+def _rank(finding: Finding) -> tuple[int, int, str, int, float, str]:
     specific = not finding.basis.names_mechanism
     place = precedence(finding.verdict, exact=finding.exact)
     other = unlabelled(finding.subject) != MEMORY
-    return place, int(specific), finding.kind, int(other), finding.subject
+    # Of several processes, the one that grows fastest comes first.
+    per_hour = 0.0 if other else max((r.value for r in finding.rates if r.per == "h"), default=0.0)
+    return place, int(specific), finding.kind, int(other), -per_hour, finding.subject

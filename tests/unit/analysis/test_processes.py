@@ -110,6 +110,14 @@ def test_a_restart_is_a_segment_of_that_process_only() -> None:
     assert result(verdict, labelled(MEMORY, API)).outcome == "CLEAN"
 
 
+def test_of_several_processes_the_one_that_grows_fastest_comes_first() -> None:
+    slow, fast = Run(leak_bytes_per_h=GIB), Run(seed=3, leak_bytes_per_h=4 * GIB)
+
+    verdict = judge(two_processes(fast, slow))
+
+    assert [f.subject for f in verdict.findings] == [labelled(MEMORY, one) for one in (CORE, API)]
+
+
 def test_a_restart_of_the_run_is_one_border_of_its_processes() -> None:
     record = with_events(
         two_processes(Run(seed=3)),
