@@ -310,11 +310,13 @@ class Engine:
 
         An error of the storage itself does not count.
         """
-        host_tier, storage_tier = self.pools.host_tier, self.pools.storage_tier
-        host = None if host_tier is None else host_tier.cache_controller
+        host_tier = self.pools.host_tier
+        if host_tier is None:
+            return ""
+        # Only a host tier has storage behind it.
+        storage_tier = self.pools.storage_tier
         storage = None if storage_tier is None else storage_tier.storage_controller
-        failures = (c.failure for c in (host, storage) if c is not None)
-        return next(filter(None, failures), "")
+        return host_tier.cache_controller.failure or ("" if storage is None else storage.failure)
 
     @property
     def steady_reason(self) -> str:
