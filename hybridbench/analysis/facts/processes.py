@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
-from hybridbench.analysis.facts.steady import shows_more_fills
+from hybridbench.analysis.facts.steady import outlasts_fill
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY
@@ -78,15 +78,15 @@ def _view(
     cache: KvCache | None,
 ) -> ProcessView:
     labels = labels_of(text)
-    # A process that holds the KV cache is steady once the cache is full, unless other fills follow.
+    # A process that holds the KV cache is steady once the cache is full, if the run then lasts long
+    # enough to show whether another fill follows.
     full_s = None if cache is None else cache.full_s
-    if full_s is not None and not shows_more_fills(record, full_s):
-        full_s = None
+    full = [] if full_s is None else [Steady(Steady.CACHE_FULL, t_s=full_s)]
     events = sorted(
         [
             *record.events,
             *_segments(record, text),
-            *([] if full_s is None else [Steady(Steady.CACHE_FULL, t_s=full_s)]),
+            *(steady for steady in full if outlasts_fill(record, steady.t_s)),
         ],
         key=lambda event: event.t_s,
     )

@@ -100,7 +100,7 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
     return end_s if float(edges[-1]) - end_s >= _TIMES_AS_LONG * lasted_s else None
 
 
-def shows_more_fills(record: RunRecord, full_s: float) -> bool:
+def outlasts_fill(record: RunRecord, full_s: float) -> bool:
     """Return whether a run lasted long enough after a fill, over at ``full_s``, to show another."""
     begun_s = _load_begun_s(record)
     last_s = record.span_s[1]
