@@ -1,9 +1,10 @@
 """Send a workload's requests over HTTP, and report the outcomes to it.
 
 Ended requests are dropped, except for the samples that repeats and crash searches keep.  Each
-request ends exactly once: answered, rejected, failed, or cut off by this client.  Durations count
-from the time at which the workload wanted to send, so that a late client does not make the server
-look fast.
+request ends exactly once: answered, rejected, failed, or cut off by this client.  In an open loop,
+durations count from the time at which a request was due, so that a late client does not make the
+server look fast.  A closed loop has no schedule: durations count from when the request is sent, so
+that requests which wait for each other in this client do not make the server look slow.
 """
 
 from __future__ import annotations
@@ -360,7 +361,7 @@ class LoadClient:
         end, detail = End.FAILED, "client"
         try:
             if not flight.again:
-                await self._until_due(flight.due_s)
+                flight.due_s = await self._until_due(flight.due_s)
             if flight.session_call is not None:
                 await asyncio.wait([flight.session_call])
             end, detail = await self._exchange(flight)
@@ -369,14 +370,15 @@ class LoadClient:
         finally:
             self._land(flight, end, detail)
 
-    async def _until_due(self, due_s: float) -> None:
-        """Wait until ``due_s``, and record how late it is then."""
+    async def _until_due(self, due_s: float) -> float:
+        """Wait until ``due_s``, and record how late it is then; return when durations begin."""
         early_s = due_s - _now_s()
         if early_s > 0:
             await asyncio.sleep(early_s)
-        late_s = _now_s() - due_s
-        if late_s > 0:
-            self._latencies[LATE].add(late_s)
+        now_s = _now_s()
+        if now_s > due_s:
+            self._latencies[LATE].add(now_s - due_s)
+        return due_s if self._workload.is_open_loop else now_s
 
     async def _exchange(self, flight: Flight) -> tuple[End, str]:
         """Send a request and read its whole answer; return how it ended, and one word on why."""

@@ -132,6 +132,11 @@ class TimedWorkload(Workload, Protocol):
     """Traffic whose requests are due at times, not at engine steps."""
 
     @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due by a schedule, however long others take."""
+        ...
+
+    @property
     def due_s(self) -> float:
         """When the last request from ``next_action`` was due, on the driver's clock."""
         ...

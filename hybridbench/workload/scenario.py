@@ -98,6 +98,10 @@ class Scenario:
         self.refusal = ""
 
     @property
+    def is_open_loop(self) -> bool:
+        return self._profile.arrival.process != "closed"
+
+    @property
     def in_flight(self) -> int:
         return len(self._live)
 

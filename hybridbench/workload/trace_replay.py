@@ -262,6 +262,10 @@ class TraceReplay:
         self._row = next(self._rows)
 
     @property
+    def is_open_loop(self) -> bool:
+        return True
+
+    @property
     def in_flight(self) -> int:
         return len(self._live)
 

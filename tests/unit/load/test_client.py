@@ -23,8 +23,10 @@ from hybridbench.load import client as load_client
 from hybridbench.load.__main__ import PromptSelector
 from hybridbench.load.client import LoadClient
 from hybridbench.load.flight import asked_wait_s
+from hybridbench.load.http_request import HttpRequest
 from hybridbench.load.interfaces import Interface
 from hybridbench.records.load import LATE, OF_SESSIONS, TEXT_WORDS, Api, LoadReport
+from hybridbench.records.messages import Submit
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.catalog import load_profile
 from tests.scenarios.watched.openai_server import Server, application, options_of
@@ -265,6 +267,24 @@ def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() ->
 
     assert served.quantile_ms(LATE, 1.0) > 200
     assert served.quantile_ms(TTFT, 0.9) > 150
+
+
+def test_in_a_closed_loop_the_work_of_the_client_is_no_latency_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is lateness, but a closed loop has no schedule that a request could miss."""
+    made = Interface.request
+
+    def made_slowly(self: Interface, request: Submit) -> HttpRequest:
+        threading.Event().wait(0.1)
+        return made(self, request)
+
+    monkeypatch.setattr(Interface, "request", made_slowly)
+    alone = {"arrival": "{process: closed, concurrency: 1}"}
+    served = serve(settings={**NO_ABORTS, **alone}, requests=3)
+
+    assert served.quantile_ms(LATE, 0.01) > 99
+    assert served.quantile_ms(TTFT, 0.01) < 99
 
 
 @pytest.mark.parametrize(
