@@ -20,6 +20,8 @@ from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, pars
 
 # Calling a trend a leak takes four minutes after ``steady``; a fifth of a run may be warm-up.
 CALLS_LEAK_FROM_S: Final = 300.0
+# The keys of ``arrival`` that apply to one process alone.
+_ARRIVAL_KEYS: Final = {"closed": ("concurrency", "think"), "poisson": ("rate", "max_in_flight")}
 
 
 @plain_dataclass(frozen=True)
@@ -76,10 +78,16 @@ class Profile(ProfileKeys):
     def with_overrides(self, overrides: Mapping[str, str]) -> Profile:
         """Return this profile with keys set as by ``--set key.path=value``, with YAML values.
 
+        A different ``arrival.process`` drops the profile's own keys of the former one.
+
         Raises:
             ConfigError: one sentence that names the wrong setting.
         """
         data = self.resolved()
+        if overrides.get("arrival.process", self.arrival.process) != self.arrival.process:
+            arrival = cast("dict[str, object]", data["arrival"])
+            for key in _ARRIVAL_KEYS[self.arrival.process]:
+                del arrival[key]
         for dotted, text in overrides.items():
             _set(data, dotted, parse_scalar(text), f"--set {dotted}={text}")
         settings = " ".join(f"--set {key}={text}" for key, text in overrides.items())

@@ -356,6 +356,16 @@ def test_overrides_are_read_like_values_of_the_file() -> None:
     assert base().pools.mamba_slots != 64
 
 
+def test_another_process_drops_the_keys_of_the_former_one() -> None:
+    thinking = base().with_overrides({"arrival": "{process: closed, concurrency: 4, think: 1s}"})
+
+    poisson = thinking.with_overrides({"arrival.process": "poisson", "arrival.rate": "4/s"})
+    closed = poisson.with_overrides({"arrival.concurrency": "2", "arrival.process": "closed"})
+
+    assert (poisson.arrival.concurrency, poisson.arrival.think_s) == (None, 0.0)
+    assert (closed.arrival.concurrency, closed.arrival.rate_per_s) == (2, None)
+
+
 OVERRIDES = {
     ("pools.mamba_slotz", "64"): (
         "--set pools.mamba_slotz=64: pools: unknown key mamba_slotz; did you mean mamba_slots?"
