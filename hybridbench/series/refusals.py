@@ -109,7 +109,7 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
 _WORDS, _WORDS_A_LINE = re.compile(r"[A-Za-z]{3,}"), 4
 _LEVEL = re.compile(
     r"\b(INFO|DEBUG|WARN(ING)?|ERROR|TRACE|CRITICAL|NOTICE)\b|\]\[info\]|(Decode|Prefill) batch|"
-    r"\[(TIME|MEMORY|info|warn|main)\]|\w+=\S+ \w+=\S+ \w+=\S"
+    r"\[(TIME|MEMORY|info|warn|main)\]|\w+=\S+ \w+=\S+ \w+=\S|\d:\d\d\S* (\S+ )?\S*\[\d+\]:? "
 )
 _LABELLED = re.compile(
     r"[A-Za-z)]+( ?[:=] ?| is | was )[\d.]+.*[|,;].*[A-Za-z)]+( ?[:=] ?| is | was )[\d.]+"

@@ -53,6 +53,8 @@ _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 2.0e9
 # date +%Y%m%d%H%M%S
 _COMPACT = re.compile(r"20\d\d[01]\d[0-3]\d[0-2]\d[0-5]\d[0-5]\d")
+# .NET and PowerShell write milliseconds since 1970 in JSON: /Date(1710000000000+0100)/.
+_DOTNET = re.compile(r"/Date\((\d+)(?:[+-]\d{4})?\)/")
 _UNIT_WORDS = {
     "ms": r"ms|msecs?|millis|milliseconds?", "us": r"us|microseconds?",
     "ns": r"ns|nanos?|nanoseconds?",
@@ -146,6 +148,8 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
     """
     if _COMPACT.fullmatch(cells[0]):
         cells = [f"{cell[:8]}T{cell[8:]}" for cell in cells]
+    if _DOTNET.fullmatch(cells[0]):
+        cells = [_DOTNET.sub(r"\1", cell) for cell in cells]
     if all(map(_DECIMAL_COMMA.fullmatch, cells)) and not may_be_grouped(cells):
         cells = [cell.replace(",", ".") for cell in cells]
     try:

@@ -176,6 +176,7 @@ def test_dmon_shows_the_memory_of_each_gpu(tmp_path: Path, clock: bool, title: s
         ("Mem: 64000 3277 5\nMem: 64000 3278 5\n", "the output of free"),
         ("[2026-11-25 10:00:00 TP0] Decode batch, #running-req: 4\n", "is a log"),
         ("(APIServer pid=1) INFO 11-25 10:00:00 [loggers.py:257] Engine 000: x\n", "is a log"),
+        ("Nov 25 10:00:00 host puma[4321]: [app] rss=5000\n", "is a log"),
     ],
 )
 def test_what_is_no_series_of_a_process_is_refused_with_what_to_record(
