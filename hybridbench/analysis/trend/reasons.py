@@ -164,6 +164,8 @@ class StillFilling(Open, frozen=True, kw_only=True):
 
     def cause(self) -> str:
         early, late = _hourly(self.early, self.unit), _hourly(self.late, self.unit)
+        if self.late <= 0.0:
+            return f"growth of {early} in the first half, none in the second"
         return f"still filling: growth went from {early} to {late} in the second half"
 
 
