@@ -17,6 +17,7 @@ from hybridbench.released.adapter import VOCAB_SIZE, kept_beside_kv, refuse, sli
 RELEASES: Final = (
     "0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0",
     "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0",
+    "0.33.0",
 )  # fmt: skip
 # vLLM's smallest block.
 _BLOCK_SIZE: Final = 16

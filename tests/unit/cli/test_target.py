@@ -79,4 +79,4 @@ def test_a_release_whose_classes_cannot_be_driven_is_refused_before_anything_is_
     done = hybridbench("target", "prepare", "vllm-core==0.19.1", "--targets", str(tmp_path))
 
     assert done.returncode == 2
-    assert done.stderr.endswith("0.32.0; 0.19.1 is not among them.\n")
+    assert done.stderr.endswith("0.33.0; 0.19.1 is not among them.\n")

@@ -64,7 +64,7 @@ def test_one_that_is_not_prepared_is_refused_with_the_command_that_does_it(tmp_p
     [
         ("sglang-cache==0.5.99", "drives the classes of 0.5.9, .*; 0.5.99 is not among them"),
         ("sglang-cache", "the release is missing"),
-        ("vllm==0.32.0", "no engine is called 'vllm'"),
+        ("llamacpp==1.0", "no engine is called 'llamacpp'"),
     ],
 )
 def test_what_cannot_be_driven_is_refused_by_name(text: str, words: str) -> None:
