@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 
 from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.metrics import MEMORY
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.messages import CheckpointReply, HeapScanReply
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.memory_slope import MemorySlope
 
 _HISTORY = 64
+# Counters of which at least one rises with each step that serves a request.
+_SERVING = ("events.prefill_steps", "events.decode_steps", "events.admissions")
+# In so long, even a busy machine serves a request.
+_STALLED_S = 60.0
 _POOL_PARTS = ("total", "available", "evictable", "protected", "in_flight")
 
 
@@ -56,6 +61,8 @@ class RunStatus:
     waits_for: str = ""  # why a server is not ready yet
     observed: bool = False  # its requests are not ours, so they are not counted one by one
     roles: Mapping[str, float] = field(default_factory=dict)  # private memory of each process
+    _served: float = 0.0
+    _served_at_s: float = 0.0  # when it last changed, or there was no request
 
     @property
     def remaining_s(self) -> float:
@@ -74,6 +81,10 @@ class RunStatus:
             return f"possible leak: {self.suspicion}"
         if self.waits_for:
             return f"waiting until it serves: {self.waits_for}"
+        idle_s = self.elapsed_s - self._served_at_s
+        if self._served and idle_s >= _STALLED_S:
+            inside = times(self.running + self.waiting, "request")
+            return f"no request served for {format_duration(idle_s)}, with {inside} in the engine"
         return "nothing found so far" if self.heap_scans else "too early to say"
 
     def saw_sample(self, values: Mapping[str, float]) -> None:
@@ -88,6 +99,9 @@ class RunStatus:
         self.requests_per_s = values.get("requests_per_s", self.requests_per_s)
         self.running = int(values.get("running_requests", self.running))
         self.waiting = int(values.get("waiting_requests", self.waiting))
+        served = sum(values.get(name, 0.0) for name in _SERVING)
+        if served not in (0.0, self._served) or not (self.running or self.waiting):
+            self._served, self._served_at_s = served or self._served, self.elapsed_s
         for name, value in values.items():
             scope, _, rest = name.partition(".")
             if scope == "pool":

@@ -63,3 +63,18 @@ def test_exact_findings_show_at_once() -> None:
 
     assert waiting.so_far == "possible leak: waiting requests hold 2 slots of the mamba pool"
     assert strays.so_far.startswith("possible leak: 5 removed TreeNode")
+
+
+def test_an_engine_that_serves_none_of_its_requests_is_said_to_stall() -> None:
+    status = make_status()
+    sample = {"waiting_requests": 8.0, "events.decode_steps": 5.0}
+    for status.elapsed_s in (10.0, 69.0, 130.0):
+        status.saw_sample(sample)
+    stalled = status.so_far
+    status.saw_sample({**sample, "events.decode_steps": 6.0})
+    resumed = status.so_far
+    status.elapsed_s = 300.0
+    status.saw_sample({"waiting_requests": 0.0})
+
+    assert stalled == "no request served for 2m, with 8 requests in the engine"
+    assert resumed == status.so_far == "too early to say"
