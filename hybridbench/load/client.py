@@ -538,6 +538,8 @@ class LoadClient:
             if flight.wait_s is not None:
                 counts["requests_asked_to_wait"] += 1
         elif end is End.CUT:
+            # What a server keeps at any stage grows with their sum alone.
+            counts["requests_aborted"] += 1
             counts[abort_stage(flight)] += 1
         else:
             counts["requests_failed"] += 1

@@ -24,6 +24,7 @@ COUNTED: Final = (
     "finishes",
     "requests_rejected",
     "requests_failed",
+    "requests_aborted",
     "abort_queued",
     "abort_prefill",
     "abort_decode",

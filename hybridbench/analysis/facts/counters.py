@@ -63,6 +63,7 @@ _TELLING = (
     "abort_queued",
     "abort_prefill",
     "abort_decode",
+    "requests_aborted",
     "node_splits",
     "requests_submitted",
     "admissions",
