@@ -10,7 +10,7 @@ import functools
 import itertools
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from . import raw
 
@@ -40,8 +40,15 @@ _LAST: dict[type, Callable[..., Iterator[object]]] = {
 }
 LRU_CACHE = functools._lru_cache_wrapper
 _cache_info_of: Callable[..., tuple[int, int, int | None, int]] = LRU_CACHE.cache_info
-# Names of attributes with the maximum number of entries in an object's containers.
-_BOUND_NAMES = frozenset({"maxsize", "max_size", "maxlen", "max_entries"})
+# Names of attributes with the maximum number of entries in an object's containers, in lower case
+# and without underscores.  Not ``size`` or ``cache_size``: such a number may be the present length.
+_LIMIT_NAMES = frozenset(
+    {
+        *("capacity", "cachecapacity", "maxcapacity", "limit", "cachelimit", "sizelimit"),
+        *("maxsize", "maxlen", "maxlength", "maxcount", "maxcachesize", "maxcached"),
+        *("maxelements", "maxentries", "maxitems", "maxkeys", "maxobjects", "maxrecords"),
+    }
+)
 # More entries than fit into memory are no limit: programs write ``sys.maxsize`` for "unlimited",
 # and an unlimited multiprocessing queue has the limit of its semaphore, 2**31 - 1.
 _UNLIMITED = 10**9
@@ -99,12 +106,12 @@ def own_bound(found: object, base: type) -> int | None:
     return _limited(_maxlen_of(found)) if base is deque else None
 
 
-def bound_of_owner(attributes: dict[str, object]) -> int | None:
+def limit_among(attributes: Iterable[tuple[object, object]]) -> int | None:
     """The maximum number of entries from an attribute such as ``maxsize``; None without one."""
-    for name, value in list(attributes.items()):
+    for name, value in attributes:
         if type(value) is not int or value <= 0 or type(name) is not str:
             continue
-        if name.rpartition("__")[2].lstrip("_") in _BOUND_NAMES:
+        if name.rpartition("__")[2].replace("_", "").lower() in _LIMIT_NAMES:
             return _limited(value)
     return None
 

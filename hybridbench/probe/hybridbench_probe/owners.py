@@ -27,7 +27,7 @@ class Place:
     """All containers at one path.
 
     ``bound`` is the sum of their bounds, if each ``is_bounded``.  The place ``is_limited`` if one
-    of these is only a number that its owner has, under a name such as ``max_size``.
+    of these is only a number that it or its owner has, under a name such as ``max_size``.
     """
 
     __slots__ = ("bound", "containers", "entries", "is_bounded", "is_limited", "kinds")
@@ -44,15 +44,18 @@ class Place:
 class Layout:
     """How to read the attributes of a class's instances."""
 
-    __slots__ = ("kind", "name", "read_dict", "slots")
+    __slots__ = ("kind", "limit", "name", "read_dict", "slots")
 
     def __init__(self, kind: type, name: str) -> None:
         self.kind = kind
         self.name = name
         self.read_dict: object = None
+        self.limit: int | None = None
         slots = {}
         for base in reversed(raw.mro(kind)):
-            for attribute, value in raw.items_of_type(base):
+            variables = raw.items_of_type(base)
+            self.limit = containers.limit_among(variables) or self.limit
+            for attribute, value in variables:
                 if type(value) is types.MemberDescriptorType and type(attribute) is str:
                     if base is not kind or raw.module_of_type(base) != "builtins":
                         slots[attribute] = value
@@ -64,6 +67,30 @@ class Layout:
     def is_empty(self) -> bool:
         """Whether instances cannot have any attributes."""
         return self.read_dict is None and not self.slots
+
+    def attributes_of(self, found: object) -> dict[str, object] | None:
+        """The dict of an instance; None if it has none."""
+        try:
+            attributes = None if self.read_dict is None else self.read_dict(found)  # type: ignore[operator]
+        except Exception:
+            return None
+        return attributes if type(attributes) is dict else None
+
+    def values_of(
+        self, found: object, attributes: dict[str, object] | None
+    ) -> list[tuple[str, object]]:
+        """All attributes of an instance whose dict is ``attributes``: the dict's and the slots'."""
+        values = [] if attributes is None else list(attributes.items())
+        for name, descriptor in self.slots:
+            try:
+                values.append((name, descriptor.__get__(found, self.kind)))
+            except AttributeError:
+                continue
+        return values
+
+    def limit_among(self, values: Iterable[tuple[str, object]]) -> int | None:
+        """A number under a name such as ``max_size`` of an instance, or of its class."""
+        return containers.limit_among(values) or self.limit
 
 
 class Places:
@@ -87,8 +114,10 @@ class Places:
         attributes = raw.module_dict(module)
         self.seen.add(id(attributes))
         prefix = self.names.module(name)
-        for attribute, value in list(attributes.items()):
-            self._count_attribute(prefix, attribute, value, None)
+        variables = list(attributes.items())
+        limit = containers.limit_among(variables)
+        for attribute, value in variables:
+            self._count_attribute(prefix, attribute, value, None, limit)
             yield
 
     def visit_class(self, kind: type) -> Iterator[None]:
@@ -96,10 +125,12 @@ class Places:
         prefix = ""
         # Skip its own dict and its tuple of bases.
         self.seen.update(map(id, gc.get_referents(kind)))
-        for attribute, value in raw.items_of_type(kind):
+        variables = raw.items_of_type(kind)
+        limit = containers.limit_among(variables)
+        for attribute, value in variables:
             if self.kinds.of(type(value)) is not None:
                 prefix = prefix or self.names.type_name(kind)
-                self._count_attribute(prefix, attribute, value, kind)
+                self._count_attribute(prefix, attribute, value, kind, limit)
                 yield
 
     def visit_function(self, function: types.FunctionType) -> None:
@@ -182,29 +213,18 @@ class Places:
     def visit_instance(self, found: object, layout: Layout) -> None:
         """Count containers in an instance's attributes."""
         kinds, seen = self.kinds, self.seen
-        if layout.read_dict is not None:
-            try:
-                attributes = layout.read_dict(found)  # type: ignore[operator]
-            except Exception:
-                attributes = None
-            if type(attributes) is dict:
-                seen.add(id(attributes))
-                bound: int | None = None
-                asked = False
-                for name, value in list(attributes.items()):
-                    base = kinds.of(type(value))
-                    if base is None or id(value) in seen:
-                        continue
-                    if not asked:
-                        asked, bound = True, containers.bound_of_owner(attributes)
-                    self._count_attribute(layout.name, name, value, layout.kind, bound)
-        for name, descriptor in layout.slots:
-            try:
-                value = descriptor.__get__(found, layout.kind)
-            except AttributeError:
+        attributes = layout.attributes_of(found)
+        if attributes is not None:
+            seen.add(id(attributes))
+        values = layout.values_of(found, attributes)
+        limit: int | None = None
+        asked = False
+        for name, value in values:
+            if kinds.of(type(value)) is None or id(value) in seen:
                 continue
-            if kinds.of(type(value)) is not None:
-                self._count_attribute(layout.name, name, value, layout.kind)
+            if not asked:
+                asked, limit = True, layout.limit_among(values)
+            self._count_attribute(layout.name, name, value, layout.kind, limit)
 
     def visit_rest(self, objects: Iterable[object]) -> None:
         """Count containers that no visited owner holds: those in C code or in unknown places."""
@@ -229,7 +249,7 @@ class Places:
         attribute: object,
         value: object,
         kind: type | None,
-        bound: int | None = None,
+        limit: int | None = None,
     ) -> None:
         base = self.kinds.of(type(value))
         if base is None or id(value) in self.seen:
@@ -238,14 +258,14 @@ class Places:
             self.seen.add(id(value))
             return
         shown = self.names.attribute(attribute, kind)
-        self.count(f"{prefix}.{shown}", value, base, bound)
+        self.count(f"{prefix}.{shown}", value, base, limit)
 
     def count(
         self,
         path: str,
         value: object,
         base: type,
-        bound: int | None = None,
+        limit: int | None = None,
         depth: int = 0,
     ) -> None:
         """Add a container unless counted before; ``descend`` counts those inside it."""
@@ -255,7 +275,7 @@ class Places:
         # Keep it alive, so that its id is not reused during the scan.
         self._kept.append(value)
         if base is not tuple:
-            self._add(path, value, base, bound)
+            self._add(path, value, base, limit)
         if depth < _NESTED_MAX:
             self._waiting.append((path + NESTED, value, base, depth + 1))
 
@@ -273,15 +293,17 @@ class Places:
                         self.count(path, member, member_base, None, depth)
             yield
 
-    def _add(self, path: str, value: object, base: type, owners_bound: int | None) -> None:
+    def _add(self, path: str, value: object, base: type, owners_limit: int | None) -> None:
         entries = containers.length(value, base)
         place = self.place(path)
         place.entries += entries
         place.containers += 1
         bound = containers.own_bound(value, base)
-        if bound is None and owners_bound is not None and entries <= owners_bound:
-            place.is_limited = True
-            bound = owners_bound
+        if bound is None:
+            limit = self._own_limit(value, base) or owners_limit
+            if limit is not None and entries <= limit:
+                place.is_limited = True
+                bound = limit
         if bound is None:
             place.is_bounded = False
         else:
@@ -290,6 +312,13 @@ class Places:
             for member in containers.latest(value, base, _HELD_SAMPLED):
                 name = self.names.type_name(type(member))
                 place.kinds[name] = place.kinds.get(name, 0) + 1
+
+    def _own_limit(self, value: object, base: type) -> int | None:
+        """The limit that an instance of a class derived from ``base`` states; None if none."""
+        layout = None if type(value) is base else self.layout(type(value))
+        if layout is None:
+            return None
+        return layout.limit_among(layout.values_of(value, layout.attributes_of(value)))
 
     def found(self) -> dict[str, object]:
         """The counts by path, as they are sent to the client."""
