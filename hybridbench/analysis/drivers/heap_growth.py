@@ -46,6 +46,8 @@ _SAY: Final = (
 _OF_SECONDS: Final = "_seconds_total"
 # The substrings whose counters count only some of the requests.
 _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
+# What the load client counts of each kind of request; ``requests_submitted`` is the total.
+_OF_A_KIND: Final = frozenset({"requests_with", "requests_failed_with"})
 # Entries or objects that the last moments before a scan may have added.
 _FEW: Final = 2.0
 _LEAST_OF_ROUND: Final = 5.0
@@ -538,10 +540,11 @@ def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[st
     """The informative counters that moved at least half as often as requests arrived."""
     # Exclude per-outcome counters, which are a random share of all requests, and seconds, which are
     # not events: a small total of seconds would make every rare event look common.
+    totals_known = _OF_A_KIND.union(counters.names)
     whole = [
         name
         for name in telling
-        if name.rpartition(".")[0] not in counters.names and not name.endswith(_OF_SECONDS)
+        if name.rpartition(".")[0] not in totals_known and not name.endswith(_OF_SECONDS)
     ]
     totals = {name: counters.total(name) for name in whole}
     work = [total for name, total in totals.items() if not any(s in name for s in _RARE)]

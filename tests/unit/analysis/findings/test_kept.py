@@ -355,6 +355,27 @@ def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
     assert leak.title == "app keeps 1.13 (1.11 to 1.15) entries of runner.by_id per request"
 
 
+def test_kinds_of_requests_are_no_common_work_of_which_a_cache_gets_ever_less() -> None:
+    """A server's table of refused requests, as recorded under the profile ``refusals``.
+
+    By chance more requests of some kinds came in the second half.
+    """
+    gains = {
+        "events.requests_submitted": [533, 668, 595, 621, 619, 612, 634, 604],
+        "events.requests_rejected": [99, 98, 95, 102, 96, 110, 87, 83],
+        "events.requests_rejected.400": [76, 84, 77, 74, 79, 89, 64, 65],
+        "events.requests_with.bad_json": [10, 16, 9, 11, 20, 11, 11, 19],
+        "events.requests_with.content_type": [12, 14, 10, 12, 11, 14, 14, 18],
+    }
+    counters = {name: [1, *np.cumsum(gained) + 1] for name, gained in gains.items()}
+    held = [1, *np.cumsum([74, 79, 72, 73, 72, 83, 60, 62]) + 1]
+
+    (leak,) = at_idle_points("server.errors", [60.0 * n for n in range(1, 10)], held, counters)
+
+    assert leak.verdict is VerdictKind.LEAK
+    assert leak.driver == "requests_rejected.400"
+
+
 def test_the_sum_of_a_histogram_of_requests_is_no_count_of_requests() -> None:
     tokens = [20.0 * n for n in (1, 120, 250, 360, 490, 610)]
     counters = {
