@@ -18,10 +18,12 @@ from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.mappings import MappingGrowth, mapping_growth
+from hybridbench.analysis.findings.handles import HANDLES
 from hybridbench.analysis.findings.words import certain, driver_evidence
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import Exhaustion, limit_of, time_to_exhaustion
 from hybridbench.analysis.trend.metric_trend import judged_samples
+from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
     AT_REST,
     COLLECTIBLE,
@@ -154,6 +156,9 @@ class Growth(Basis, frozen=True, kw_only=True):
         yield from driver_evidence(found)
 
     def advice(self, found: Finding) -> str:
+        handle = HANDLES.get(unlabelled(found.subject))
+        if handle is not None:
+            return handle.advice(found)
         return (
             "Compare the growth with the event rates below: the counter that rises with it names "
             "the path. Then repeat the run with that event alone."

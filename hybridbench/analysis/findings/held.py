@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 import msgspec
 
 from hybridbench.analysis.drivers.heap_growth import LEAST_S, WINDOW, Doubt, Sort
-from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import odds_text
-from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
+from hybridbench.analysis.findings.handles import HANDLES
+from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, for_each, times
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
 from hybridbench.foundation.metrics import MEMORY, Unit, declared
 from hybridbench.foundation.units import format_bytes, format_duration
@@ -202,7 +202,7 @@ class EntriesKept(Held, frozen=True, kw_only=True):
         return f"entries{values} are added to {self.name} and never removed"
 
     def advice(self, found: Finding) -> str:
-        event = _for_each(found)
+        event = for_each(found)
         if self.role == PAGE:
             return f"Find the label of {self.name} that gets a new value{event}."
         if self.several:
@@ -283,35 +283,10 @@ class HandlesKept(Held, frozen=True, kw_only=True):
 
     @property
     def _cause(self) -> str:
-        return _HANDLES[self.name].cause
+        return HANDLES[self.name].cause
 
     def advice(self, found: Finding) -> str:
-        return _HANDLES[self.name].advice.format(event=_for_each(found))
-
-
-class _Handle(NamedTuple):
-    cause: str
-    advice: str
-
-
-_HANDLES: Final[Mapping[str, _Handle]] = {
-    "open_fds": _Handle(
-        "files, pipes or sockets are opened and never closed",
-        "Find what is opened{event} (ls -l /proc/PID/fd) and which exit path does not close it.",
-    ),
-    "threads": _Handle(
-        "threads are started and never end",
-        "Find which threads are started{event} and what they wait for (py-spy dump, gdb).",
-    ),
-    "children": _Handle(
-        "child processes are started and never end",
-        "Find which processes are started{event} (ps --ppid PID) and what should end them.",
-    ),
-    "zombies": _Handle(
-        "child processes end, and the process never waits for them",
-        "Wait for each child that is started{event}, or ignore SIGCHLD if no status is needed.",
-    ),
-}
+        return HANDLES[self.name].advice(found)
 
 
 class CacheFills(Basis, frozen=True, kw_only=True):
@@ -372,10 +347,6 @@ def _each(rate: Rate, what: str) -> str:
     else:
         low, high = map(_bare, ends)
     return f"{value} ({low} to {high}) {what}{per_text(rate.per)}"
-
-
-def _for_each(found: Finding) -> str:
-    return "" if found.driver is None else f" for each {singular(found.driver)}"
 
 
 def _words(sort: Sort, name: str) -> str:

@@ -45,6 +45,11 @@ def shortened(text: str, most: int) -> str:
     return f"{whole[: most - 1].rstrip(' ,;:')}…"
 
 
+def for_each(found: Finding) -> str:
+    """Return a clause such as `` for each request``, with the driver; empty without one."""
+    return "" if found.driver is None else f" for each {singular(found.driver)}"
+
+
 def certain(rate: Rate) -> bool:
     """Whether the interval of ``rate`` excludes zero."""
     return rate.lower > 0.0 or rate.upper < 0.0

@@ -155,6 +155,14 @@ def test_no_length_is_promised_unless_it_decides_each_finding(
     assert fact.code.endswith(f" --duration {length}")
 
 
+def test_growth_of_open_files_is_found_as_files_that_stay_open() -> None:
+    growth = replace(typed_finding("growth", {}), subject="open_fds", driver="requests_aborted")
+
+    advice = growth.basis.advice(growth)
+
+    assert advice.startswith("Find what is opened for each aborted request (ls -l /proc/PID/fd)")
+
+
 @pytest.mark.parametrize(("needed_s", "length"), [(None, "2h"), (600.0, "2h"), (9000.0, "2h32m")])
 def test_a_run_that_was_cut_off_is_to_reach_its_end(needed_s: float | None, length: str) -> None:
     assert longer(open_metric(needed_s), planned_s=7200.0).endswith(f" --duration {length}")
