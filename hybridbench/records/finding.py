@@ -56,7 +56,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         question: the statement that CI checks for every run; empty if CI checks by metric name.
         names_mechanism: such a finding precedes those that only report growth.
         next_command: the command for the advice.
-        decided_by_length: whether a longer run would decide such a finding.
+        decided_by_length: whether a longer run would decide findings of this kind.
         from_steady: its counts begin when the engine is steady.
         from_checkpoints: it is read from idle checkpoints alone.
     """
@@ -81,6 +81,11 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_exact(self) -> bool:
         """Whether it rests on counts, so that doubts about the run do not invalidate it."""
         return self.evidence is Evidence.EXACT
+
+    @property
+    def needs_longer_run(self) -> bool:
+        """Whether a longer run would decide this particular finding."""
+        return self.decided_by_length
 
     @property
     def needed_s(self) -> float | None:

@@ -61,7 +61,7 @@ def next_step(verdict: Verdict, manifest: Manifest, *, interrupted: bool = False
         command = command_text(["hybridbench", "soak", "--resume", _stored_at(manifest)])
         return Fact(NEXT, "Resume the run: it serves the rest of its traffic.", command)
     first = top_finding(verdict)
-    by_length = first is None or first.basis.decided_by_length
+    by_length = first is None or first.basis.needs_longer_run
     step = NextStep("", NextCommand.AGAIN) if first is None else first.basis.next_step(first)
     # A longer run helps only if this one was long enough to be judged, or there is no other advice.
     longer_helps = verdict.window_s is not None or not step.text
@@ -122,19 +122,33 @@ def _has_threshold(command: Sequence[str], text: str) -> bool:
 
 
 def _longer(verdict: Verdict, manifest: Manifest) -> Fact:
-    start_s, end_s = verdict.window_s or (0.0, manifest.planned_duration_s or 0.0)
+    planned_s = manifest.planned_duration_s or 0.0
+    start_s, end_s = verdict.window_s or (0.0, planned_s)
     decided_s = max(_decided_at(verdict, start_s), default=None)
-    length_s = _length_s(manifest.planned_duration_s or 0.0, end_s, decided_s)
+    length_s = _length_s(planned_s, end_s, decided_s)
     text = _BY_VERDICT[verdict.kind]
     if not length_s:
         return Fact(NEXT, text, again_command(manifest))
     if not _is_foreseen(verdict):
         length_s, decided_s = max(length_s, 2.0 * end_s), None
-    # Round up to whole minutes, as users would type.
-    length = format_duration(60.0 * math.ceil(length_s / 60.0))
+    length = _in_minutes(length_s)
     if decided_s is not None:
         text = f"Run for {length}, warm-up included: that should decide what is still open."
+    first = top_finding(verdict)
+    if first is not None and first.basis.needed_s is not None:
+        sooner = _in_minutes(_length_s(planned_s, end_s, start_s + first.basis.needed_s))
+        if sooner != length:
+            text = (
+                f"Run for {sooner}, warm-up included: that should decide the first finding. "
+                f"All that is open may take {length} or more."
+            )
+            length = sooner
     return Fact(NEXT, text, again_command(manifest, "--duration", length))
+
+
+def _in_minutes(seconds: float) -> str:
+    """Round up to whole minutes, as users would type."""
+    return format_duration(60.0 * math.ceil(seconds / 60.0))
 
 
 def _length_s(planned_s: float, end_s: float, decided_s: float | None) -> float:
@@ -159,7 +173,7 @@ def _is_foreseen(verdict: Verdict) -> bool:
     return all(
         finding.basis.needed_s is not None
         for finding in verdict.findings
-        if finding.verdict is VerdictKind.INCONCLUSIVE and finding.basis.decided_by_length
+        if finding.verdict is VerdictKind.INCONCLUSIVE and finding.basis.needs_longer_run
     )
 
 

@@ -227,10 +227,18 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
     def _cause(self) -> str:
         return "something that is in use still refers to them: a collection keeps them"
 
+    @property
+    def needs_longer_run(self) -> bool:
+        return self.doubt != Doubt.GARBAGE
+
     def advice(self, found: Finding) -> str:
         del found
         if self.doubt == Doubt.GARBAGE and self.rounds:
-            return f"Call gc.collect() in the process: if {self.name} objects stay, they leak."
+            return (
+                f"Call gc.collect() in the process: if {self.name} objects stay, something still "
+                "refers to them; if not, they are in reference cycles, and stay for as long as "
+                "the collector is disabled."
+            )
         if self.rounds:
             return f"Find what still refers to {self.name} objects (gc.get_referrers)."
         return "Repeat the run with --idle-every, which collects garbage before it counts."

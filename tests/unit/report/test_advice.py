@@ -129,22 +129,31 @@ def test_the_next_run_is_as_long_as_what_is_open_needs_or_twice_as_long(
 
 
 @pytest.mark.parametrize(
-    ("doubt", "text", "length"),
+    ("doubt", "memory_s", "text", "length"),
     [
-        ("parts", "Run for 9m, warm-up included: that should decide what is still open.", "9m"),
-        ("pace", "Run longer.", "10m"),
+        (
+            *("parts", 200.0),
+            *("Run for 9m, warm-up included: that should decide what is still open.", "9m"),
+        ),
+        (
+            *("parts", 2700.0),
+            "Run for 9m, warm-up included: that should decide the first finding. All that is open "
+            "may take 47m or more.",
+            "9m",
+        ),
+        ("pace", 200.0, "Run longer.", "10m"),
     ],
 )
-def test_no_length_is_promised_unless_it_decides_each_finding(
-    doubt: str, text: str, length: str
+def test_a_length_is_promised_for_each_finding_or_for_the_first(
+    doubt: str, memory_s: float, text: str, length: str
 ) -> None:
-    """Private memory would be decided in 5 minutes; a container needs 7, or nobody knows."""
+    """A container needs 7 minutes, or nobody knows; private memory less, or more."""
     held: dict[str, JsonValue] = {"role": "a", "name": "b", "last": 9, "early": 1, "late": 1}
     kept, memory = (
         replace(typed_finding(kind, data), verdict=VerdictKind.INCONCLUSIVE)
         for kind, data in (
             ("entries-kept", {**held, "doubt": doubt}),
-            ("undecided", {"needed_s": 200.0}),
+            ("undecided", {"needed_s": memory_s}),
         )
     )
     verdict = Verdict(VerdictKind.INCONCLUSIVE, "", (kept, memory), (), WINDOW, "")
@@ -153,6 +162,18 @@ def test_no_length_is_promised_unless_it_decides_each_finding(
 
     assert fact.text == text
     assert fact.code.endswith(f" --duration {length}")
+
+
+def test_what_may_be_garbage_needs_a_collection_and_no_longer_run() -> None:
+    held: dict[str, JsonValue] = {"role": "a", "name": "m.Req", "last": 9, "early": 1, "late": 1}
+    garbage = typed_finding("objects-kept", {**held, "doubt": "garbage", "rounds": 7})
+    kept = replace(garbage, verdict=VerdictKind.INCONCLUSIVE)
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "", (kept,), (), WINDOW, "")
+
+    fact = next_step(verdict, Manifest(command=COMMAND, planned_duration_s=300.0))
+
+    assert str(fact.text).startswith("Call gc.collect() in the process: if m.Req objects stay,")
+    assert "--duration 10m" not in fact.code
 
 
 def test_growth_of_open_files_is_found_as_files_that_stay_open() -> None:
