@@ -9,6 +9,8 @@ slower fill looks like a leak after the first.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
@@ -26,6 +28,9 @@ _OVER = 0.1
 _LEAST_SHARE = 0.01
 # The time after a fill must be this many times as long, to reveal a second, slower fill.
 _TIMES_AS_LONG = 3.0
+# So a run must be this many times as long as the fill.  In a longer run the blocks are longer too,
+# and the end is found up to two blocks late.
+_TIMES_IN_ALL = (1.0 + _TIMES_AS_LONG) / (1.0 - 2.0 * (1.0 + _TIMES_AS_LONG) / _BLOCKS)
 # Significant growth, in units of the blocks' scatter.
 _NOISE = 3.0
 
@@ -33,6 +38,21 @@ _NOISE = 3.0
 def reports_steady(record: RunRecord) -> bool:
     """Return whether the server has a gauge that reports whether it is steady."""
     return _REPORTED in record.series and len(record.series[_REPORTED]) > 0
+
+
+@dataclass(frozen=True)
+class FirstFill:
+    """The first fill of a target.
+
+    Attributes:
+        end_s: when the last of its processes finished it.
+        shown_s: when a longer run shows that no other fill follows.
+        is_shown: whether this run lasted so long.
+    """
+
+    end_s: float
+    shown_s: float
+    is_shown: bool
 
 
 def observed_steady(record: RunRecord) -> float | None:
@@ -46,19 +66,25 @@ def observed_steady(record: RunRecord) -> float | None:
         before = np.flatnonzero(~(reported.value > 0))
         first = int(before[-1]) + 1 if before.size else 0
         return float(reported.t_s[first]) if first < len(reported) else None
-    return _detected_steady(record)
+    fill = first_fill(record)
+    return fill.end_s if fill is not None and fill.is_shown else None
 
 
-def _detected_steady(record: RunRecord) -> float | None:
+def first_fill(record: RunRecord) -> FirstFill | None:
+    """Return the fill of all processes; None if there was none, or if it cannot be detected."""
     begun_s = _load_begun_s(record)
     memories = [s for name, s in record.series.items() if unlabelled(name) == MEMORY]
     if begun_s is None or not memories:
         return None
-    ends = [_fill_end_s(series, begun_s) for series in memories]
-    known = [end for end in ends if end is not None]
-    if len(known) < len(ends) or max(known) <= begun_s:
+    fills = [_fill(series, begun_s) for series in memories]
+    known = [fill for fill in fills if fill is not None]
+    if len(known) < len(fills) or max(fill.end_s for fill in known) <= begun_s:
         return None
-    return max(known)
+    return FirstFill(
+        end_s=max(fill.end_s for fill in known),
+        shown_s=max(fill.shown_s for fill in known),
+        is_shown=all(fill.is_shown for fill in known),
+    )
 
 
 def _load_begun_s(record: RunRecord) -> float | None:
@@ -73,11 +99,12 @@ def _load_begun_s(record: RunRecord) -> float | None:
     return min(begun, default=None)
 
 
-def _fill_end_s(series: Series, begun_s: float) -> float | None:
-    """Return when the fast growth after ``begun_s`` ended; ``begun_s`` if there was none.
+def _fill(series: Series, begun_s: float) -> FirstFill | None:
+    """Return the fast growth after ``begun_s``, which is also its end if there was none.
 
-    None if that cannot be decided: too few samples, steady growth, or too short a time afterwards.
+    None if that cannot be decided: too few samples, or steady growth.
     """
+    none = FirstFill(begun_s, begun_s, is_shown=True)
     keep = np.isfinite(series.value) & (series.t_s >= begun_s)
     t, value = series.t_s[keep], series.value[keep]
     blocks = min(_BLOCKS, t.size // _FEWEST_PER_BLOCK)
@@ -91,13 +118,15 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
     scatter = 1.4826 * float(np.median(np.abs(late - after)))
     most = float(rise.max())
     if most <= _KNEE * max(after, scatter):
-        return begun_s if after <= scatter else None  # neither fills nor grows, or grows steadily
+        return none if after <= scatter else None  # neither fills nor grows, or grows steadily
     fast = np.flatnonzero(rise > after + max(_OVER * (most - after), _NOISE * scatter))
     if level[fast[-1] + 1] - level[0] < _LEAST_SHARE * abs(level[0]):
-        return begun_s
+        return none
     end_s = float(edges[fast[-1] + 2])
-    lasted_s = end_s - float(edges[0])
-    return end_s if float(edges[-1]) - end_s >= _TIMES_AS_LONG * lasted_s else None
+    begun_s, last_s = float(edges[0]), float(edges[-1])
+    lasted_s = end_s - begun_s
+    is_shown = last_s - end_s >= _TIMES_AS_LONG * lasted_s
+    return FirstFill(end_s, begun_s + _TIMES_IN_ALL * lasted_s, is_shown)
 
 
 def outlasts_fill(record: RunRecord, full_s: float) -> bool:

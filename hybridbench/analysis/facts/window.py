@@ -10,7 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.facts.steady import observed_steady, reports_steady
+from hybridbench.analysis.facts.steady import (
+    FirstFill,
+    first_fill,
+    observed_steady,
+    reports_steady,
+)
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest
@@ -26,7 +31,8 @@ class Window:
     """The judged time of a run.
 
     ``steady`` is True if the engine reported the start or its series show it, and False if the
-    start is only an estimate; ``reported`` is True only in the first case.
+    start is only an estimate; ``reported`` is True only in the first case.  ``fill`` is the first
+    fill of a watched target that needs a longer run to show that it was the last one.
     """
 
     start_s: float
@@ -34,6 +40,7 @@ class Window:
     steady: bool
     pauses: tuple[tuple[float, float], ...] = ()
     reported: bool = True
+    fill: FirstFill | None = None
 
     @property
     def duration_s(self) -> float:
@@ -68,7 +75,8 @@ def judged_window(record: RunRecord) -> Window | None:
     pauses, end = _pauses(record, start, end)
     if end <= start:
         return None
-    return Window(start, end, steady_s is not None, pauses, _is_reported(record))
+    fill = first_fill(record) if steady_s is None and _is_watched(record) else None
+    return Window(start, end, steady_s is not None, pauses, _is_reported(record), fill)
 
 
 def _steady_s(record: RunRecord) -> float | None:
@@ -76,7 +84,11 @@ def _steady_s(record: RunRecord) -> float | None:
     steady = record.last_event(Steady)
     if steady is not None:
         return steady.t_s
-    return observed_steady(record) if record.manifest.target.kind == OBSERVED else None
+    return observed_steady(record) if _is_watched(record) else None
+
+
+def _is_watched(record: RunRecord) -> bool:
+    return record.manifest.target.kind == OBSERVED
 
 
 def _is_reported(record: RunRecord) -> bool:

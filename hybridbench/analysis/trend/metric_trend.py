@@ -114,6 +114,16 @@ class Effort:
     max_steps: int = 3
 
 
+def shortest_for_leak_s(window: Window) -> float:
+    """Return the length from which a window that begins like this one can show a leak."""
+    if window.steady:
+        return LEAK_AFTER_STEADY_S
+    if window.fill is None or window.fill.is_shown:
+        return LEAK_WITHOUT_STEADY_S
+    shown_s = max(window.fill.shown_s, window.fill.end_s + LEAK_AFTER_STEADY_S)
+    return min(LEAK_WITHOUT_STEADY_S, shown_s - window.start_s)
+
+
 def settles_by(base_bytes: float, duration_s: float) -> float:
     """Return the bytes by which a healthy allocator may still grow in a window after warm-up."""
     fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
@@ -374,7 +384,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         )
     if found.warms and not terms.window.reported:
         # The first fill ended, and a slower one followed: the process was not steady yet.
-        terms = replace(terms, window=replace(terms.window, steady=False))
+        terms = replace(terms, window=replace(terms.window, steady=False, fill=None))
     outcome, reason = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
     result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))
@@ -475,8 +485,8 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
     if terms.floor_after(np.inf) < rate.lower <= terms.floor:
         longer = max(longer, _HALF_A_DAY_S)
-    shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
-    if rate.lower > terms.bound and not _fills(found):
+    shortest = shortest_for_leak_s(terms.window)
+    if rate.lower > terms.bound and (terms.window.fill is not None or not _fills(found)):
         # If the growth continues, it is a leak once it exceeds what a healthy process settles by.
         longer = max(longer, shortest, terms.least_growth / rate.lower * 3600.0)
     if terms.unlimited:

@@ -133,6 +133,15 @@ def test_a_fill_that_took_most_of_the_run_is_not_known_to_be_over() -> None:
     assert observed_steady(observed(core=fill(200.0, 500.0))) is None
 
 
+def test_after_a_long_fill_the_next_run_is_as_long_as_shows_that_it_was_the_last() -> None:
+    (memory,) = judge(observed(core=fill(200.0, 300.0, 600.0))).metrics
+
+    assert memory.outcome == "INCONCLUSIVE"
+    assert memory.needed_s is not None
+    # Four times the fill, and not 45 minutes.
+    assert 4.0 * 270.0 + 30.0 <= memory.window_s[0] + memory.needed_s <= 1600.0
+
+
 def test_the_last_process_to_fill_decides() -> None:
     record = observed(api=fill(150.0, 80.0), core=fill(200.0, 200.0))
 
