@@ -22,6 +22,8 @@ from hybridbench.records.rates import number, per_text
 from hybridbench.records.verdict import Finding, Rate
 
 _LEVELS_NAMED: Final = 5
+# The first and the last idle point may each be a minute from the ends of the judged window.
+_AROUND_S: Final = 120.0
 
 _WORDS: Final = {
     Sort.ENTRIES: "entries of {name}",
@@ -130,7 +132,7 @@ class Held(Basis, frozen=True, kw_only=True):
 
     @property
     def needed_s(self) -> float | None:
-        return LEAST_S if self.doubt == Doubt.PARTS else None
+        return LEAST_S + _AROUND_S if self.doubt == Doubt.PARTS else None
 
     def words(self, found: Finding) -> Words:
         keeps = "may keep" if self.doubt else "keeps"

@@ -133,13 +133,13 @@ def test_the_next_run_is_as_long_as_what_is_open_needs_or_twice_as_long(
     [
         (
             *("parts", 200.0),
-            *("Run for 9m, warm-up included: that should decide what is still open.", "9m"),
+            *("Run for 11m, warm-up included: that should decide what is still open.", "11m"),
         ),
         (
             *("parts", 2700.0),
-            "Run for 9m, warm-up included: that should decide the first finding. All that is open "
-            "may take 47m or more.",
-            "9m",
+            "Run for 11m, warm-up included: that should decide the first finding. All that is "
+            "open may take 47m or more.",
+            "11m",
         ),
         ("pace", 200.0, "Run longer.", "10m"),
     ],
@@ -147,7 +147,7 @@ def test_the_next_run_is_as_long_as_what_is_open_needs_or_twice_as_long(
 def test_a_length_is_promised_for_each_finding_or_for_the_first(
     doubt: str, memory_s: float, text: str, length: str
 ) -> None:
-    """A container needs 7 minutes, or nobody knows; private memory less, or more."""
+    """A container needs 7 minutes between idle points, or nobody knows; memory less, or more."""
     held: dict[str, JsonValue] = {"role": "a", "name": "b", "last": 9, "early": 1, "late": 1}
     kept, memory = (
         replace(typed_finding(kind, data), verdict=VerdictKind.INCONCLUSIVE)
