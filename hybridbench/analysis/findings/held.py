@@ -55,8 +55,8 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     ),
     Doubt.CACHE: "it may stop growing once the server's KV cache is full",
     Doubt.LIMIT: (
-        "it may be a cache that is less than half full: its owner has a limit of {limit}, which "
-        "may apply to it"
+        "it may be a cache that is less than half full: it or its owner has a limit of {limit}, "
+        "which may apply to it"
     ),
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",
