@@ -150,9 +150,13 @@ def test_a_run_whose_last_requests_did_not_end_is_not_clean() -> None:
         events = [Phase(name, name, t_s=T[-1] + 120.0 * i) for i, name in enumerate(phases)]
         return with_events(HEALTHY, *events)
 
-    (finding,) = found(ended("drain", "done"))
+    run = ended("drain", "done")
+    (finding,) = found(run)
 
     assert (finding.kind, finding.verdict) == ("not-idle", VerdictKind.INCONCLUSIVE)
+    in_flight = Series("client_in_flight", T, np.full(T.size, 46.0))
+    (unanswered,) = found(replace(run, series={**run.series, in_flight.name: in_flight}))
+    assert unanswered.title.endswith("after its traffic had ended, with 46 requests in it")
     assert finding.data["waited_s"] == 120.0
     assert judge(ended("drain", "done")).kind is VerdictKind.INCONCLUSIVE
     assert found(ended("drain", "idle", "done")) == []
