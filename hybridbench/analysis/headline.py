@@ -8,6 +8,7 @@ from hybridbench.analysis.findings.words import headline, headline_room, times
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.foundation.metrics import label_of
 from hybridbench.foundation.units import format_byte_rate, format_duration
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.finding import Recorded
 from hybridbench.records.rates import full_rate_text
 from hybridbench.records.verdict import (
@@ -118,6 +119,8 @@ def can_rule_out(
     if memory.outcome == VerdictKind.CLEAN:
         bound = f"Growth of {label} above {upper} is ruled out (95%, {length} judged)"
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
+    if memory.needed_s is not None and _awaits_steady(memory):
+        shortest = min(shortest, memory.needed_s)
     if length_s < shortest:
         before = format_duration(shortest)
         called = f"before {before} of steady state no growth is called a LEAK"
@@ -129,3 +132,8 @@ def can_rule_out(
         least = format_byte_rate(run.smallest_leak)
         called = f"steady growth of about {least} or more would be called a LEAK"
     return f"{bound}; {called}."
+
+
+def _awaits_steady(memory: MetricResult) -> bool:
+    """Whether only a steady event is missing to call the growth a leak."""
+    return memory.why is not None and memory.why.code == ReasonCode.NO_STEADY_STATE

@@ -134,9 +134,11 @@ def test_a_fill_that_took_most_of_the_run_is_not_known_to_be_over() -> None:
 
 
 def test_after_a_long_fill_the_next_run_is_as_long_as_shows_that_it_was_the_last() -> None:
-    (memory,) = judge(observed(core=fill(200.0, 300.0, 600.0))).metrics
+    verdict = judge(observed(core=fill(200.0, 300.0, 600.0)))
+    (memory,) = verdict.metrics
 
     assert memory.outcome == "INCONCLUSIVE"
+    assert "no growth is called a LEAK before 2" in verdict.can_rule_out
     assert memory.needed_s is not None
     # Four times the fill, and not 45 minutes.
     assert 4.0 * 270.0 + 30.0 <= memory.window_s[0] + memory.needed_s <= 1600.0
