@@ -7,11 +7,12 @@ from typing import Final
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.repeated_answers import repeated_answer_notes
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.findings.wrong_answers import answer_notes
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
+from hybridbench.analysis.trend.metric_trend import probes_left_out
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
     DEVICE_MEMORY,

@@ -15,14 +15,13 @@ import numpy as np
 from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S, Window
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.decay import half_width
 from hybridbench.analysis.trend.metric_trend import (
     LEAK_AFTER_STEADY_S,
-    LEAK_WITHOUT_STEADY_S,
     Effort,
     judge_trend,
 )

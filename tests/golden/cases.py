@@ -282,8 +282,8 @@ def _held(record: RunRecord, *thresholds: str) -> RunRecord:
 
 
 def _watched(leak: Leak, idle_s: float = 0.0) -> RunRecord:
-    """Return ten minutes of a made-up server with one process."""
-    roles = (leak.role,)
+    """Return ten minutes of a made-up server with one process, which fills up by 60 MB first."""
+    roles, leak = (leak.role,), replace(leak, value_bytes=3_000.0)
     return watched_run(Watched(7, idle_s=idle_s, roles=roles, names=0, leaks=(leak,)))
 
 
@@ -353,7 +353,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "objects of a watched process": lambda: _watched(Leak(path=""), idle_s=60.0),
     "objects under traffic": lambda: _watched(Leak(path="")),
     "blocks of a watched process": lambda: _watched(Leak(each=0, blocks=14.0), idle_s=60.0),
-    "bytes of a watched process": lambda: _watched(Leak(each=0, native_bytes=2e4), idle_s=60.0),
+    "bytes of a watched process": lambda: _watched(Leak(each=0, native_bytes=3e3), idle_s=60.0),
     "open files of a watched process": _never_closes,
     "a cache that fills": lambda: _watched(Leak(power=0.6, each=20.0, objects="")),
     # Impossible counts.

@@ -34,6 +34,7 @@ from hybridbench.analysis.facts.censuses import Counts, Heap, IdlePoint, heaps_o
 from hybridbench.analysis.facts.counters import EventCounters, expectation
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
+from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import HANDLES
@@ -96,6 +97,7 @@ class Doubt(StrEnum):
     WINDOW = "window"  # it may hold only the most recent events
     LIMIT = "limit"  # its owner has a number that may be its limit
     CACHE = "cache"  # it may stop growing once the server's KV cache is full
+    UNNAMED = "unnamed"  # without a name, a cache that fills looks the same
 
 
 class Sort(StrEnum):
@@ -191,6 +193,7 @@ class _View:
         self._telling = {name: rank for name, rank in ranks.items() if rank is not None}
         self._main = _common(facts.counters, self._telling)
         self._keep = _after_warmup(facts, heap)
+        self._is_steady = facts.window is not None and facts.window.steady
         self._work = self._work_at(heap.t_s)
         load = loads_at(facts.load, heap.t_s)
         self._load = load.sum(axis=1, keepdims=True) if load.size else load
@@ -352,6 +355,7 @@ class _View:
         points = self._points
         if len(points) <= FEWEST_ROUNDS:
             return
+        since_s, until_s = _span(points)
         work = self._work_of(points)
         counted = [name != TIME and not of_bytes(name) for name in work.names]
         events = max((float(np.diff(x).max()) for x in work.columns.T[counted]), default=0.0)
@@ -375,6 +379,8 @@ class _View:
                     sure, doubt = False, Doubt.GARBAGE
                 elif sure and not self._rose_since_full(held, kept, work):
                     sure, doubt = False, Doubt.CACHE
+                elif sure and not (self._is_steady or until_s - since_s >= LEAK_WITHOUT_STEADY_S):
+                    sure, doubt = False, Doubt.UNNAMED
                 kind = GrowthKind.KEPT if sure else GrowthKind.OPEN
                 yield Growing(
                     self.heap,
@@ -382,7 +388,8 @@ class _View:
                     name,
                     kept,
                     GrowthKind.FILLS if kept.slows else kind,
-                    *_span(points),
+                    since_s,
+                    until_s,
                     at_idle=seen,
                     collected=self._collected,
                     last=seen[-1],

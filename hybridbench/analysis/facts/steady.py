@@ -48,11 +48,14 @@ class FirstFill:
         end_s: when the last of its processes finished it.
         shown_s: when a longer run shows that no other fill follows.
         is_shown: whether this run lasted so long.
+        is_most: whether it added at least as much memory as has been added since.  If not, it may
+            have been a quick start, and what was added since may be the fill of a cache.
     """
 
     end_s: float
     shown_s: float
     is_shown: bool
+    is_most: bool = True
 
 
 def observed_steady(record: RunRecord) -> float | None:
@@ -84,6 +87,7 @@ def first_fill(record: RunRecord) -> FirstFill | None:
         end_s=max(fill.end_s for fill in known),
         shown_s=max(fill.shown_s for fill in known),
         is_shown=all(fill.is_shown for fill in known),
+        is_most=all(fill.is_most for fill in known),
     )
 
 
@@ -120,13 +124,24 @@ def _fill(series: Series, begun_s: float) -> FirstFill | None:
     if most <= _KNEE * max(after, scatter):
         return none if after <= scatter else None  # neither fills nor grows, or grows steadily
     fast = np.flatnonzero(rise > after + max(_OVER * (most - after), _NOISE * scatter))
-    if level[fast[-1] + 1] - level[0] < _LEAST_SHARE * abs(level[0]):
+    full = float(level[fast[-1] + 1])
+    if full - level[0] < _LEAST_SHARE * abs(level[0]):
         return none
     end_s = float(edges[fast[-1] + 2])
     begun_s, last_s = float(edges[0]), float(edges[-1])
     lasted_s = end_s - begun_s
     is_shown = last_s - end_s >= _TIMES_AS_LONG * lasted_s
-    return FirstFill(end_s, begun_s + _TIMES_IN_ALL * lasted_s, is_shown)
+    is_most = full - level[0] >= level[-1] - full
+    return FirstFill(end_s, begun_s + _TIMES_IN_ALL * lasted_s, is_shown, bool(is_most))
+
+
+def is_quick_start(record: RunRecord) -> bool:
+    """Return whether a watched target has grown more since its first fill than by it.
+
+    Then the first fill may have been only its start, and the growth since the fill of a cache.
+    """
+    fill = first_fill(record)
+    return fill is not None and not fill.is_most
 
 
 def outlasts_fill(record: RunRecord, full_s: float) -> bool:

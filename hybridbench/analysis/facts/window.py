@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.facts.steady import (
     FirstFill,
     first_fill,
+    is_quick_start,
     observed_steady,
     reports_steady,
 )
@@ -22,6 +23,9 @@ from hybridbench.records.manifest import OBSERVED, Manifest
 
 _UNKNOWN_WARMUP = 0.1  # share of the run, if nothing reports the end of warm-up
 PAUSES = ("drain", "idle")
+# Without ``steady``, a fill at constant speed looks like a leak to any statistic for the first 45
+# minutes (detection.md, "What it cannot do").
+LEAK_WITHOUT_STEADY_S = 45 * 60.0
 _TRAFFIC = ("warmup", "steady", "resume")
 _ENDS = (Crash, Interrupted)
 
@@ -31,8 +35,9 @@ class Window:
     """The judged time of a run.
 
     ``steady`` is True if the engine reported the start or its series show it, and False if the
-    start is only an estimate; ``reported`` is True only in the first case.  ``fill`` is the first
-    fill of a watched target that needs a longer run to show that it was the last one.
+    start is only an estimate, or the end of a first fill that was only a quick start.  ``reported``
+    is True only in the first case.  ``fill`` is the first fill of a watched target that needs a
+    longer run to show that it was the last one.
     """
 
     start_s: float
@@ -76,7 +81,8 @@ def judged_window(record: RunRecord) -> Window | None:
     if end <= start:
         return None
     fill = first_fill(record) if steady_s is None and _is_watched(record) else None
-    return Window(start, end, steady_s is not None, pauses, _is_reported(record), fill)
+    steady = steady_s is not None and (_is_reported(record) or not is_quick_start(record))
+    return Window(start, end, steady, pauses, _is_reported(record), fill)
 
 
 def _steady_s(record: RunRecord) -> float | None:

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from hybridbench.analysis.drivers.heap_growth import LEAST_S, WINDOW, Doubt, Sort
+from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.growth import odds_text
 from hybridbench.analysis.findings.handles import HANDLES
 from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, for_each, times
@@ -54,6 +55,10 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         "out"
     ),
     Doubt.CACHE: "it may stop growing once the server's KV cache is full",
+    Doubt.UNNAMED: (
+        "whatever holds them has no name, and may be a cache that fills at a constant speed: only "
+        f"{format_duration(LEAK_WITHOUT_STEADY_S)} would rule that out"
+    ),
     Doubt.LIMIT: (
         "it may be a cache that is less than half full: it or its owner has a limit of {limit}, "
         "which may apply to it"
@@ -132,6 +137,8 @@ class Held(Basis, frozen=True, kw_only=True):
 
     @property
     def needed_s(self) -> float | None:
+        if self.doubt == Doubt.UNNAMED:
+            return LEAK_WITHOUT_STEADY_S + _AROUND_S
         return LEAST_S + _AROUND_S if self.doubt == Doubt.PARTS else None
 
     def words(self, found: Finding) -> Words:

@@ -13,7 +13,7 @@ from hybridbench.analysis.distributions import holm
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
-from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S, Window
 from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
@@ -64,9 +64,6 @@ _OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, OneCyc
 
 MIN_PROBES = 30  # heap scans needed before the trend of collectible memory may be judged
 
-# Without ``steady``, a fill at constant speed looks like a leak to any statistic for the first 45
-# minutes (detection.md, "What it cannot do").
-LEAK_WITHOUT_STEADY_S = 45 * 60.0
 # After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
 # cannot show that it is a leak.
 LEAK_AFTER_STEADY_S = 240.0

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Final
 
-from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
+from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
+from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.foundation.units import parse_duration_s
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
 from hybridbench.report.quantity import SHARE, Quantity, quantities

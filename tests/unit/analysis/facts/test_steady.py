@@ -100,6 +100,22 @@ def test_growth_at_one_speed_may_be_a_fill_and_is_no_steady_state(per_hour_mib: 
     assert judge(record).kind is VerdictKind.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("rise_mib", "kind"), [(16.0, VerdictKind.INCONCLUSIVE), (120.0, VerdictKind.LEAK)]
+)
+def test_what_grows_by_more_after_a_quick_start_may_be_a_cache(
+    rise_mib: float, kind: VerdictKind
+) -> None:
+    """llama.cpp's prompt cache fills at 280 MiB/h for a quarter of an hour at 4 requests/s."""
+    record = observed(core=fill(rise_mib, 60.0, 280.0))
+
+    window = judged_window(record)
+    assert window is not None
+    assert window.start_s == observed_steady(record)
+    assert window.steady == (kind is VerdictKind.LEAK)
+    assert judge(record).kind is kind
+
+
 def test_memory_that_never_filled_shows_no_steady_state() -> None:
     assert observed_steady(observed(core=fill(0.0, 100.0))) is None
 

@@ -464,7 +464,7 @@ def test_objects_that_no_container_holds_may_be_garbage_without_idle_points(
     ("leak", "kind"),
     [
         (Leak(each=0, blocks=14.0, value_bytes=0.0), "blocks-kept"),
-        (Leak(each=0, native_bytes=16384.0), "bytes-kept"),
+        (Leak(each=0, native_bytes=2048.0), "bytes-kept"),
     ],
 )
 def test_growth_without_a_name_is_found_at_idle_points(leak: Leak, kind: str) -> None:
@@ -645,7 +645,8 @@ def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
 
 @pytest.mark.parametrize("more", [0, 5000])
 def test_what_a_cache_holds_is_no_leak_even_if_the_last_scan_found_it_full(more: int) -> None:
-    record = watched_run(one_process(19, Leak(objects=""), names=0, idle_s=60.0))
+    leak = Leak(objects="", value_bytes=2_000.0)
+    record = watched_run(one_process(19, leak, names=0, idle_s=60.0))
     last = [event for event in record.events if isinstance(event, Census)][-1]
     bounds = {"app.kept": last.entries["app.kept"] + more}
     events = [
