@@ -80,7 +80,7 @@ test: install-test  ## The whole suite but slow, soak and gpu tests, on all core
 	$(PYTEST) -m "not slow and not soak and not gpu"
 
 test-fast: install-test  ## A minute for the inner loop: units without kernels, processes and the command line, tidiness, the first law of the engine
-	HYPOTHESIS_PROFILE=fast $(PYTEST) -m "not slow and not soak and not gpu" \
+	$(PYTEST) -m "not slow and not soak and not gpu" \
 		tests/unit tests/tidy tests/laws/test_engine_equals_no_reuse.py $(addprefix --ignore=tests/unit/,$(NOT_FAST))
 
 test-deep: test-deep-laws test-deep-rest test-soak  ## The next three, one after another: every test that needs no GPU

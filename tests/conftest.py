@@ -27,8 +27,7 @@ _PATIENT = settings(
     print_blob=True,
 )
 settings.register_profile("dev", parent=_PATIENT, max_examples=25)
-settings.register_profile("fast", parent=_PATIENT, max_examples=10, derandomize=True)
-settings.register_profile("ci", parent=_PATIENT, max_examples=20, derandomize=True)
+settings.register_profile("ci", parent=_PATIENT, max_examples=10, derandomize=True)
 settings.register_profile("deep", parent=_PATIENT, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -235,7 +235,7 @@ HOST_WINDOWS_WRITE_BACK = host_tier(
 # In `make test`, laws that change one step of a script are tried only at some steps.  These differ
 # between scripts, so that similar scripts cover what one leaves out.
 every_stride = pytest.mark.parametrize(
-    "stride", [30, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
+    "stride", [60, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
 )
 # The number of steps always tried in each stage; later steps of a stage are much alike.
 FIRST_STEPS = 1

@@ -63,11 +63,11 @@ def make_program(name: str, seed: int) -> EngineProgram:
 
 
 WANTED = {
-    "cow_copies": 150,
-    "node_splits": 150,
-    "tombstones": 500,
-    "evict_cascade": 500,
-    "retracts": 15,
+    "cow_copies": 75,
+    "node_splits": 75,
+    "tombstones": 250,
+    "evict_cascade": 250,
+    "retracts": 8,
 }
 # Every squeeze once; then, while events are still too few, the one that causes most retracts.
 PROGRAMS = [*SQUEEZES] + ["short prompts, long outputs"] * 8
@@ -78,7 +78,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse_and_loses_no
     for seed, name in enumerate(PROGRAMS):
         program = make_program(name, seed)
         try:
-            program.run(300)
+            program.run(160)
             program.compare_with_oracle()
             assert program.engine.flush_cache()
             assert_idle_and_clean(program.engine)
@@ -90,12 +90,12 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse_and_loses_no
             break
     for event, count in WANTED.items():
         assert seen[event] >= count, (event, seen)
+    # Aborts between chunks are rare here; test_engine_abort_points.py covers all of them.
     for event in (
         "refusals",
         "prefill_chunks",
         "evict_internal_state",
         "abort_queued",
-        "abort_prefill",
         "abort_decode",
         "disconnects",
         "finish_stop",

@@ -205,7 +205,7 @@ def make_program(
 def test_what_a_copy_to_the_host_reads_is_there_when_it_starts(name: str) -> None:
     program = make_program(name, 1, transfers=EagerTransfers())
 
-    program.run(150)
+    program.run(100)
 
     program.compare_with_oracle()
     assert program.engine.counters.host_load_backs > 0
@@ -221,7 +221,7 @@ def check_empty(program: EngineProgram) -> None:
         assert stats.available == stats.total
 
 
-@pytest.mark.parametrize("actions", [120, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("actions", [100, pytest.param(250, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["dedicated", "unified", "windows"])
 def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
     family: str, actions: int
@@ -268,7 +268,7 @@ def test_a_hit_may_leave_the_host_while_room_for_its_request_is_made(
     assert all(refused)
 
 
-@pytest.mark.parametrize("actions", [150, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("actions", [100, pytest.param(300, marks=pytest.mark.slow)])
 def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers(actions: int) -> None:
     policies: tuple[HiCacheWritePolicy, ...] = (
         "write_through", "write_back", "write_through_selective",
@@ -342,7 +342,7 @@ def test_any_failed_transfer_loses_nothing_and_changes_no_token(
     assert min(counters.host_stays, counters.host_load_backs) > 0
     # With write-back, an eviction waits for all ongoing transfers.
     assert counters.host_late_acks > 0 or write_policy == "write_back"
-    ks = count(1) if stride == 1 else count(1 + first_of(str(script), 3), 3)
+    ks = count(1) if stride == 1 else count(1 + first_of(str(script), 6), 6)
 
     for k in ks:
         run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__, **script))

@@ -148,7 +148,7 @@ def test_every_program_at_the_controls_gives_the_tokens_of_the_engine_without_re
     for seed, name in enumerate([*SQUEEZES] * rounds):
         program = QueueProgram(name, seed)
         try:
-            program.run_with_controls(250)
+            program.run_with_controls(150)
             program.compare_with_oracle()
             assert program.in_vain == []
         except BaseException as error:

@@ -14,7 +14,6 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
@@ -40,7 +39,7 @@ from tests.builders import (
 )
 from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.host_transfers import ChosenStorageIO, ChosenTransfers
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 from tests.laws.engine_script import STORAGE, ScriptedRun, every_stride, storage_script
 from tests.session_programs import SessionProgram
 
@@ -110,7 +109,7 @@ def check_empty(program: EngineProgram) -> None:
     assert host.available == host.total
 
 
-@pytest.mark.parametrize("actions", [120, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("actions", [80, pytest.param(400, marks=pytest.mark.slow)])
 def test_every_program_gives_the_tokens_of_the_engine_without_reuse(actions: int) -> None:
     programs = (
         (f"seed {seed}, {name}, {policy}", make_program(name, seed, policy, error_rate=0.02))
@@ -146,7 +145,7 @@ class StorageMachine(EngineMachine):
 
 
 TestStorageMachine = StorageMachine.TestCase
-TestStorageMachine.settings = settings(max_examples=15, stateful_step_count=25)
+TestStorageMachine.settings = engine_examples(0.4, steps=25)
 
 
 def test_sessions_keep_to_it() -> None:
@@ -163,7 +162,7 @@ def test_sessions_keep_to_it() -> None:
         )
         program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
         program._make_oracle = make_attention_engine
-        program.run(300)
+        program.run(220)
         program.compare_with_oracle()
         seen.update(engine.counters.as_dict())
 
@@ -257,7 +256,7 @@ def test_a_request_that_leaves_while_it_waits_for_its_prefetch_takes_nothing_alo
     while not healthy.is_over:
         waits += [healthy.steps] * bool(prefetching(healthy.engine))
         healthy.step()
-    tried = waits[:: min(stride, 3)]
+    tried = waits[:: min(stride, 6)]
 
     for at in tried:
         run = ScriptedRun.again(script, at)

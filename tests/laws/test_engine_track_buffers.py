@@ -146,7 +146,7 @@ def test_every_squeeze_and_every_buffer_gives_the_tokens_of_the_engine_without_r
     count = max(len(names), len(buffers))
 
     pairs = list(islice(zip(cycle(names), cycle(buffers), strict=False), count))
-    assert_law(page_size, pairs, actions=150)
+    assert_law(page_size, pairs, actions=90)
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ LENGTHS = {1: (60, 14, 1), 16: (110, 24, 2), 64: (200, 70, 4)}
 # Number of KV pages, by page size; barely sufficient for six rows.
 PAGES = {1: 190, 16: 22, 64: 16}
 # By whether there are sessions: a session is restored only after a few turns.
-ACTIONS = {False: 60, True: 110}
+ACTIONS = {False: 40, True: 80}
 MOST_PROGRAMS = 4
 
 

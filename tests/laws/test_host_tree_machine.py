@@ -221,7 +221,7 @@ TREES: dict[str, tuple[Callable[[HostTierSetup], HostTree], int]] = {
 }
 
 
-@pytest.mark.parametrize("steps", [200, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [150, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tree", TREES)
 def test_plays_of_the_unified_tree_meet_all_that_there_is(tree: str, steps: int) -> None:
     build, unit = TREES[tree]

@@ -103,8 +103,8 @@ def test_a_turn_that_is_pushed_back_at_any_step_goes_on_from_what_counts(
     whole = healthy(script)
     retracts = 0
 
-    # A third of the stride, because at many steps no turn runs that could be retracted.
-    for at in range(0, whole.steps, max(1, stride // 3)):
+    # A sixth of the stride, because at many steps no turn runs that could be retracted.
+    for at in range(0, whole.steps, max(1, stride // 6)):
         run = SessionRun.again(script, at)
         run.engine.pause_generation("retract")
         run.engine.continue_generation()

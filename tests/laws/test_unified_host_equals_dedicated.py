@@ -89,7 +89,7 @@ def test_the_same_operations_have_the_same_answers(pair: str) -> None:
         world = build(
             HostTierSetup(24, 6, write_policy=policy, delays=(0, 3, 1), failing=(7).__eq__)
         )
-        play(world, seed, steps=180, unit=unit)
+        play(world, seed, steps=150, unit=unit)
         seen.update(world.tree.cache.events.as_dict())
         for req in list(world.requests):
             world.finish(req, is_insert=False)
