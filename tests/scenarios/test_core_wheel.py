@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from tests.scenarios.test_documented_commands import STORED, write_series
-from tests.scenarios.test_watch import PROGRAMS, free_port
+from tests.scenarios.test_watch import PROGRAMS, UNHURRIED, free_port
 
 pytest.importorskip("hatchling")
 from tools import core_wheel
@@ -48,7 +48,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     core_wheel.build(wheels)
     (wheel,) = wheels.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    words = ["--disable-pip-version-check", "--target", str(site), str(wheel)]
+    # The commands compile what they import, which is a part of what pip would compile.
+    words = ["--no-compile", "--disable-pip-version-check", "--target", str(site), str(wheel)]
     subprocess.run([*pip, *words], check=True, timeout=300)
     (site / "sitecustomize.py").write_text(HOOK)
     return site
@@ -169,7 +170,7 @@ def test_a_server_of_others_is_watched_and_soaked(command: str, core: Path, tmp_
     words = ["--duration", "20s", "--extend", "0", "--idle-every", "10s", "-q"]
     if command == "soak":
         words += ["--url", url, "--profile", "chat-churn", "--set", "arrival.concurrency=4"]
-    server = [sys.executable, str(PROGRAMS / "openai_server.py"), str(port)]
+    server = [sys.executable, str(PROGRAMS / "openai_server.py"), str(port), *UNHURRIED]
 
     done = run(core, tmp_path, command, *words, "--", *server)
 

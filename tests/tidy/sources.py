@@ -1,11 +1,11 @@
-"""The files of the project, each read and parsed once for all checks."""
+"""The files of the project, each read, and parsed if a check needs it, once for all checks."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,12 +19,18 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Source:
-    """A module's text and the nodes of its syntax tree."""
+    """A module's text, its syntax tree, and the nodes of the tree."""
 
     name: str
     text: str
-    tree: ast.Module
-    nodes: tuple[ast.AST, ...]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
 
     def functions(self) -> Iterator[Function]:
         return (node for node in self.nodes if isinstance(node, Function))
@@ -45,6 +51,4 @@ def relative(path: Path) -> str:
 
 @cache
 def source(path: Path) -> Source:
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    return Source(relative(path), text, tree, tuple(ast.walk(tree)))
+    return Source(relative(path), path.read_text(encoding="utf-8"))

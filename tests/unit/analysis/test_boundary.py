@@ -114,7 +114,7 @@ def leaking() -> RunRecord:
 
 
 def resumed() -> RunRecord:
-    return with_events(healthy_record(Run(duration_s=1200.0)), Segment(t_s=600.0))
+    return with_events(healthy_record(), Segment(t_s=300.0))
 
 
 def told(verdict: Verdict) -> set[tuple[str, str]]:
@@ -136,12 +136,11 @@ def break_part(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*ANALYSES, *FACTS])
 def test_an_analysis_that_fails_takes_no_other_with_it(
-    name: str, whole: Verdict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, whole: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = leaking()
     break_part(monkeypatch, name)
 
-    verdict = judge(record)
+    verdict = judge(leaking())
 
     # Two parts found something, so the loss of one leaves the other's finding.
     assert verdict.kind in (VerdictKind.LEAK, VerdictKind.INVARIANT)
@@ -149,6 +148,15 @@ def test_an_analysis_that_fails_takes_no_other_with_it(
     assert {failure.part for failure in verdict.failures} == failed(verdict)
     lost = told(whole) - told(verdict)
     assert len(lost) < len(told(whole)) - 1
+
+
+@pytest.mark.parametrize("name", ["judge_trend", "serving_results", "coverage"])
+def test_a_report_names_the_analysis_that_failed_and_keeps_its_traceback(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = leaking()
+    break_part(monkeypatch, name)
+    verdict = judge(record)
 
     synthetic.write_reports(tmp_path, record, verdict)
     trace = (tmp_path / ANALYSIS_ERRORS).read_text()

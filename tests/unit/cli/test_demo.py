@@ -21,12 +21,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridbench.cli.demo._LASTS_S", 1e-3)
 
 
-@pytest.mark.parametrize("missing", [[], ["torch"]], ids=["whole", "core"])
 def test_a_demo_ends_with_the_report_and_two_commands_and_exit_code_0(
-    missing: list[str], hybridbench: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hybridbench: CommandLine, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(own_process, "missing_engine_packages", lambda: missing)
-
     demo = hybridbench("demo", cwd=tmp_path)
     judged = hybridbench("report", "results/demo")
 
@@ -34,38 +31,39 @@ def test_a_demo_ends_with_the_report_and_two_commands_and_exit_code_0(
     assert judged.returncode == 10
     # The report is exactly that of `report`.
     assert demo.stdout.startswith(judged.stdout)
-    assert (tmp_path / "results" / "demo" / "report.html").is_file()
-    assert "results/demo/report.html" in demo.stdout
-    rest = demo.stdout.removeprefix(judged.stdout)
-    assert "exit code 10" in rest
-    assert max(map(len, rest.splitlines())) <= 80
-    commands = re.findall(r"^  (hybridbench .*?)  ", rest, re.MULTILINE)
-    assert len(commands) == 2
-    for command in commands:
-        parse(command)
-
-
-def test_the_verdict_is_the_judges_and_the_command_is_that_of_the_recording(
-    hybridbench: CommandLine, tmp_path: Path
-) -> None:
-    demo = hybridbench("demo", "--store", str(tmp_path))
-
-    verdict = json.loads((tmp_path / "demo" / "verdict.json").read_text())
+    verdict = json.loads((tmp_path / "results" / "demo" / "verdict.json").read_text())
     recorded = json.loads((RECORDING / "manifest.json").read_text())
     assert verdict["verdict"] == "LEAK"
     assert shlex.join(recorded["command"]) in demo.stderr.splitlines()[0]
     assert "possible leak" in demo.stderr
+    assert (tmp_path / "results" / "demo" / "report.html").is_file()
+    assert "results/demo/report.html" in demo.stdout
+    assert_last_lines(demo.stdout.removeprefix(judged.stdout))
 
 
-def test_a_second_demo_leaves_the_first_as_it_is(hybridbench: CommandLine, tmp_path: Path) -> None:
-    hybridbench("demo", "--store", str(tmp_path))
+def test_a_demo_without_torch_and_beside_another_one_leaves_that_as_it_is(
+    hybridbench: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_process, "missing_engine_packages", lambda: ["torch"])
+    (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "report.md").write_text("mine")
 
-    again = hybridbench("demo", "--store", str(tmp_path))
+    demo = hybridbench("demo", "--store", str(tmp_path))
 
-    assert again.returncode == 0
+    assert demo.returncode == 0
     assert (tmp_path / "demo" / "report.md").read_text() == "mine"
-    assert (tmp_path / "demo-2" / "report.md").is_file()
+    assert (tmp_path / "demo-2" / "report.html").is_file()
+    assert_last_lines(demo.stdout[demo.stdout.index("exit code 10") :])
+
+
+def assert_last_lines(said: str) -> None:
+    """Check that the text after the report fits a terminal and has two commands that parse."""
+    assert "exit code 10" in said
+    assert max(map(len, said.splitlines())) <= 80
+    commands = re.findall(r"^  (hybridbench .*?)  ", said, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        parse(command)
 
 
 def test_ctrl_c_ends_it_without_a_trace(
