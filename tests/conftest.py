@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import os
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 # Must be set before numpy and torch are loaded.  Tests share few cores with other work, where a
 # second thread waits for a busy core and slows down operations on small matrices.
@@ -60,6 +62,22 @@ def _commands_are_built_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for place in ("typer.main.get_command", "typer.testing._get_command"):
             patch.setattr(place, built_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _files_of_yaml_are_parsed_once() -> Iterator[None]:
+    """A profile takes milliseconds to parse, and hundreds of tests read the same few files."""
+    from hybridbench.workload import yaml_source
+
+    parsed_once = functools.lru_cache(maxsize=256)(yaml_source.parse_yaml)
+
+    def parse_yaml(text: str, origin: str, what: str = "profile") -> yaml_source.Source:
+        source = parsed_once(text, origin, what)
+        return replace(source, data=copy.deepcopy(source.data))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml_source, "parse_yaml", parse_yaml)
         yield
 
 

@@ -38,7 +38,7 @@ OFTEN = {
     "flush": 20,
     "abort_queued": 8,
     "abort_prefill": 3,
-    "abort_decode": 20,
+    "abort_decode": 10,
 }
 
 
@@ -55,7 +55,7 @@ def test_a_forced_path_is_taken_and_changes_no_token(path: str, engine: str) -> 
         copies = ChosenTransfers(cycle((0, 2, 1))) if engine == "host" else None
         made = make_engine(transfers=copies, **ENGINES[engine])
         program = EngineProgram(made, random.Random(5))
-        program.run(120)
+        program.run(80)
 
     program.compare_with_oracle()
     assert forced.counts()[f"forced_{path}"] > 1

@@ -177,10 +177,11 @@ def test_a_configuration_error_before_any_traffic_leaves_no_run_and_no_foreign_f
     trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
     trace.write_text("{bad row\n")
 
-    soak = hybridbench("soak", *SHORT, "--store", store, "--trace", trace)
+    soak = CliRunner().invoke(app, ["soak", *SHORT, "--store", str(store), "--trace", str(trace)])
 
-    assert soak.returncode == 2
-    assert f"{trace}:1: is not JSON" in told(soak)
+    assert isinstance(soak.exception, HybridbenchError)
+    assert soak.exception.exit_code is ExitCode.USAGE
+    assert f"{trace}:1: is not JSON" in str(soak.exception)
     assert not store.exists() or list(store.iterdir()) == []
 
 
@@ -353,7 +354,7 @@ def test_a_torn_sample_file_is_judged_without_its_last_line_and_left_alone(tmp_p
     samples.write_bytes(samples.read_bytes() + b'{"t":2.0,"m":{"rss_by')
     before = samples.read_bytes()
 
-    done = hybridbench("report", run, "--format", "markdown")
+    done = CliRunner().invoke(app, ["report", str(run), "--format", "markdown"])
 
     assert done.stderr == ""
     assert "the last line of samples.jsonl was torn and is left out" in done.stdout

@@ -112,7 +112,9 @@ def test_a_server_finishes_what_it_has_and_writes_down_no_prompt(tmp_path: Path)
         )
 
 
-def test_a_server_has_the_same_logprobs_in_every_form(tmp_path: Path) -> None:
+def test_a_server_has_the_same_logprobs_in_every_form_and_says_so_when_its_worker_dies(
+    tmp_path: Path,
+) -> None:
     ahead = ["engine.enable_overlap_schedule=true", "engine.speculative_algorithm=NGRAM"]
     # Repetitive, so that draft tokens are accepted; no request hits another one's prefix.
     prompt, tokens = [7, 8, 9] * 5, 24
@@ -129,6 +131,7 @@ def test_a_server_has_the_same_logprobs_in_every_form(tmp_path: Path) -> None:
         (whole,) = asked("/v1/completions", **text, cache_salt="a")
         parts = asked("/v1/completions", **text, cache_salt="b", stream=True)
         (generated,) = asked("/generate", **own, sampling_params=sampling, cache_salt="c")
+        assert_death_of_the_worker_is_told(served)
 
     choice, meta = whole["choices"][0], generated["meta_info"]
     logprobs = choice["logprobs"]
@@ -146,16 +149,16 @@ def test_a_server_has_the_same_logprobs_in_every_form(tmp_path: Path) -> None:
     ]
 
 
-def test_a_server_whose_worker_dies_says_so_and_ends(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        with served.stream(150) as running:
-            served.worker.kill()
-            rest = running.read()
+def assert_death_of_the_worker_is_told(served: Served) -> None:
+    """Kill the worker under a stream: the client and the terminal are told, and the server ends."""
+    with served.stream(150) as running:
+        served.worker.kill()
+        rest = running.read()
 
-        assert served.process.wait(PATIENCE_S) == ExitCode.CRASHED
-        *_, error, done, end = rest.lstrip().split(b"\n\n")
-        sentence = "the engine's process has ended"
-        assert json.loads(error.removeprefix(b"data: "))["error"]["message"] == f"{sentence}."
-        assert (done, end) == (b"data: [DONE]", b"")
-        _, line = served.output.read_text().splitlines()
-        assert line == f"hybridbench: {sentence} (signal 9); the server has stopped."
+    assert served.process.wait(PATIENCE_S) == ExitCode.CRASHED
+    *_, error, done, end = rest.lstrip().split(b"\n\n")
+    sentence = "the engine's process has ended"
+    assert json.loads(error.removeprefix(b"data: "))["error"]["message"] == f"{sentence}."
+    assert (done, end) == (b"data: [DONE]", b"")
+    _, line = served.output.read_text().splitlines()
+    assert line == f"hybridbench: {sentence} (signal 9); the server has stopped."

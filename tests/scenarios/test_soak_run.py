@@ -178,24 +178,6 @@ def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: P
     assert max(series.t_s[-1] for series in record.series.values()) <= begun_s
 
 
-def test_the_first_signal_finishes_in_order(tmp_path: Path) -> None:
-    soak = SoakProcess(tmp_path / "store", 600.0)
-    try:
-        soak.wait_for_traffic()
-        worker = soak.worker_pid()
-        soak.process.send_signal(signal.SIGINT)
-        code = soak.wait()
-    finally:
-        soak.close()
-    record = read_run(soak.run_dir)
-
-    assert code == 130
-    assert [event.signal for event in record.all_events(Interrupted)] == ["SIGINT"]
-    assert record.all_events(Checkpoint)[-1].idle is True
-    assert phases(record)[-1] == "done"
-    assert not is_alive(worker)
-
-
 def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
     soak = SoakProcess(tmp_path / "store", 600.0)
     try:

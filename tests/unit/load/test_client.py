@@ -67,7 +67,7 @@ def serve(
     *options: str,
     api: Api = "completions",
     stream: bool = True,
-    for_s: float = 0.5,
+    for_s: float = 0.25,
     beside: Callable[[], Awaitable[None]] | None = None,
     settings: Mapping[str, str] = NO_ABORTS,
     requests: int = 0,

@@ -124,7 +124,7 @@ def test_an_engine_that_reuses_prefixes_gives_the_tokens_of_one_that_does_not(
             engine, random.Random(3), longest_prompt=60, longest_output=14, make_oracle=build
         )
 
-    program.run(110)
+    program.run(75)
     program.compare_with_oracle()
 
     assert engine.flush_cache()
