@@ -127,27 +127,27 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
     drive = Drive(base(SESSIONS))
     checked = 0
 
-    for _ in range(75):
+    for _ in range(45):
         drive.run(20)
         checked += drive.check_what_clients_believe()
 
-    assert checked > 100
-    assert drive.same_prompts > 100
+    assert checked > 60
+    assert drive.same_prompts > 60
     counts, counters = drive.scenario.counts(), drive.engine.counters
     assert counts["unknown_reports"] == 0
-    assert counts["session_overlong"] > 10
-    assert counts["sessions_opened"] == counters.session_opens > 50
-    assert counters.session_restores > 50
-    assert counters.session_deferred_closes > 10
-    assert counters.session_timeouts > 2
+    assert counts["session_overlong"] > 6
+    assert counts["sessions_opened"] == counters.session_opens > 30
+    assert counters.session_restores > 30
+    assert counters.session_deferred_closes > 5
+    assert counters.session_timeouts > 1
     for stage in ("queued", "prefill", "decode"):
-        assert counters.as_dict()[f"session_abort_{stage}"] > 2, stage
+        assert counters.as_dict()[f"session_abort_{stage}"] > 1, stage
     # Only requests meant to be refused are refused.
     reasons = [reason for _, reason in drive.rejected]
     assert sum("more than the" in reason for reason in reasons) == counts["session_overlong"]
     busy = sum("turn under way" in reason or "being closed" in reason for reason in reasons)
     # The turn may end while its client tries once more; the session takes that turn.
-    assert counts["session_overlaps"] > busy - 10 > 20
+    assert counts["session_overlaps"] > busy - 10 > 10
     assert len(reasons) == busy + counts["session_overlong"]
 
 
