@@ -38,7 +38,9 @@ def test_a_demo_ends_with_the_report_and_two_commands_and_exit_code_0(
     assert "possible leak" in demo.stderr
     assert (tmp_path / "results" / "demo" / "report.html").is_file()
     assert "results/demo/report.html" in demo.stdout
-    assert_last_lines(demo.stdout.removeprefix(judged.stdout))
+    rest = demo.stdout.removeprefix(judged.stdout)
+    assert_last_lines(rest)
+    assert "hybridbench soak --duration" in rest
 
 
 def test_a_demo_without_torch_and_beside_another_one_leaves_that_as_it_is(
@@ -53,7 +55,9 @@ def test_a_demo_without_torch_and_beside_another_one_leaves_that_as_it_is(
     assert demo.returncode == 0
     assert (tmp_path / "demo" / "report.md").read_text() == "mine"
     assert (tmp_path / "demo-2" / "report.html").is_file()
-    assert_last_lines(demo.stdout[demo.stdout.index("exit code 10") :])
+    rest = demo.stdout[demo.stdout.index("exit code 10") :]
+    assert_last_lines(rest)
+    assert "hybridbench watch -- COMMAND" in rest
 
 
 def assert_last_lines(said: str) -> None:
