@@ -56,16 +56,6 @@ def _environment() -> dict[bytes, bytes]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _commands_are_built_once() -> Iterator[None]:
-    """Typer rebuilds all commands and their options at every call, which costs more than most."""
-    built_once = functools.cache(typer.main.get_command)
-    with pytest.MonkeyPatch.context() as patch:
-        for place in ("typer.main.get_command", "typer.testing._get_command"):
-            patch.setattr(place, built_once)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _files_of_yaml_are_parsed_once() -> Iterator[None]:
     """A profile takes milliseconds to parse, and hundreds of tests read the same few files."""
     from hybridbench.workload import yaml_source
@@ -133,3 +123,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
+    _build_commands_once(config)
+
+
+def _build_commands_once(config: pytest.Config) -> None:
+    """Cache typer's commands, which it rebuilds at every call; that costs more than most tests."""
+    built_once = functools.cache(typer.main.get_command)
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    for place in ("typer.main.get_command", "typer.testing._get_command"):
+        patch.setattr(place, built_once)

@@ -138,11 +138,12 @@ def triples_of(cell: Cell) -> set[tuple[tuple[int, Any], ...]]:
 
 def covering(cells: list[Cell]) -> list[Cell]:
     """Choose, greedily, few of ``cells`` that together have all triples of all cells."""
-    missing = set().union(*map(triples_of, cells))
+    triples = {cell: triples_of(cell) for cell in cells}
+    missing = set().union(*triples.values())
     few: list[Cell] = []
     while missing:
-        few.append(max(cells, key=lambda cell: len(triples_of(cell) & missing)))
-        missing -= triples_of(few[-1])
+        few.append(max(cells, key=lambda cell: len(triples[cell] & missing)))
+        missing -= triples[few[-1]]
     return few
 
 
