@@ -166,7 +166,6 @@ def main() -> None:
 
 def _nothing_yet(number: int, frame: FrameType | None) -> None:
     """Do nothing; every child process would inherit SIG_IGN, but not this handler."""
-    del number, frame
 
 
 def _check_working_directory() -> None:

@@ -234,7 +234,6 @@ class _Commits(_InWorkers):
         return version.tree
 
     def result(self, good: Revision, bad: Revision) -> str:
-        del good
         return f"first bad commit: {self.name(bad)}"
 
     def make_ready(self, version: Revision) -> None:

@@ -358,7 +358,6 @@ def _signals() -> Iterator[Child]:
     child = Child()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        del frame
         if number == signal.SIGHUP:
             discard_dead_streams(sys.stdout, sys.stderr)
         child.stop(signal.Signals(number))

@@ -35,7 +35,6 @@ def build_released(
 
 
 def _vllm(config: EngineConfig, retract_every: int) -> DrivenScheduler:
-    del retract_every
     return VllmScheduler(config)
 
 

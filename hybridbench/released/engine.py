@@ -331,7 +331,6 @@ class ReleasedEngine:
 
     def last_owner(self, pool: str, slot: int) -> str:
         """Empty: releases do not record owners."""
-        del pool, slot
         return ""
 
     def objections(self) -> dict[str, int]:

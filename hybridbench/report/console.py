@@ -127,7 +127,6 @@ class _Fitted:
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        del console
         keep = list(range(len(self.table.columns)))
         for column in sorted(self.table.optional, reverse=True):
             if _width(self.table, keep) > options.max_width:

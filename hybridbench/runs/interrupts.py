@@ -50,7 +50,6 @@ class Interrupts:
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: record the first signal, raise SecondSignalError on the next."""
-        del frame
         if number == signal.SIGHUP:
             # Every write to a closed terminal fails, so discard such streams.
             discard_dead_streams(sys.stdout, sys.stderr)
@@ -65,7 +64,6 @@ class Interrupts:
 
     def on_report_signal(self, number: int, frame: FrameType | None) -> None:
         """Handler of SIGUSR1: only set a flag, because the loop itself must write the files."""
-        del number, frame
         self.report_wanted = True
 
 

@@ -157,7 +157,6 @@ class RunLoop:
 
     def _send(self, now_s: float) -> Sequence[float]:
         """Send what is due; return when the next is due, if known."""
-        del now_s
         return ()
 
     def _next_s(self) -> Sequence[float]:
@@ -173,7 +172,6 @@ class RunLoop:
 
     def _watch(self, now_s: float) -> None:
         """Raise if the target has ended without success."""
-        del now_s
         if self.target.exit_status() is not None and not self.over:
             raise WorkerLostError("exit", "")
 

@@ -191,7 +191,6 @@ class WatchedUnderSoak:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def log_path(self, run_dir: Path) -> Path:
-        del run_dir
         return self._plan.log or self._output
 
     @property
@@ -218,7 +217,6 @@ class WatchedUnderSoak:
         )
 
     def launch(self, log_path: Path) -> Observe:
-        del log_path
         plan = self._plan
         if not plan.sees_processes:
             self._target = RemoteServer(SystemClock())

@@ -307,7 +307,6 @@ class WatchLoop(RunLoop):
 
     def post_checkpoint(self, index: int, *, audit: bool) -> Look | Answered:
         """Query what every idle process holds, and wait, because the load resumes next."""
-        del audit
         self._record_pools(index)
         self._record_page(index)
         self.status.checkpoints += 1
@@ -414,7 +413,6 @@ class WatchLoop(RunLoop):
 
     def leave(self, patience_s: float) -> None:
         """Stop the load; the run itself ends the target."""
-        del patience_s
         if self.load is not None:
             self.load.stop()
 

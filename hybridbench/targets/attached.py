@@ -52,7 +52,6 @@ class AttachedTree(SeenTree):
 
     def stop(self, patience_s: float) -> ExitStatus | None:
         """Leave the processes running; neither signal them nor wait."""
-        del patience_s
         return self.exit_status()
 
     def kill(self) -> bool:

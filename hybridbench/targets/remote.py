@@ -26,7 +26,6 @@ class RemoteServer:
         return {}
 
     def exit_of(self, pid: int) -> ExitStatus | None:
-        del pid
         return None
 
     def exit_status(self) -> ExitStatus | None:
@@ -43,7 +42,6 @@ class RemoteServer:
 
     def stop(self, patience_s: float) -> ExitStatus | None:
         """Leave the server running."""
-        del patience_s
         return ExitStatus(None, None)
 
     def kill(self) -> bool:

@@ -209,7 +209,6 @@ class HeldAtIdle(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Look for a request or a transfer that was removed from every list without being "
             f"released: nothing else frees its {pool_unit(self.pool)}."
@@ -252,7 +251,6 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Check every way in which a session ends (close, time-out, close during a turn) for a "
             "missing release of its slot."
@@ -329,7 +327,6 @@ class LocksAtIdle(_Locks, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Check that lock and unlock traverse the same nodes, in particular after a node "
             "split, and that an idle engine still acknowledges the transfers that hold a lock."
@@ -345,7 +342,6 @@ class NegativeLocks(_Locks, frozen=True, kw_only=True):
     question: ClassVar[str] = "no lock count is negative"
 
     def words(self, found: Finding) -> Words:
-        del found
         return Words(
             f"the count of locked {pool_unit(self.pool)} is {self.locks:,.0f} with no request in "
             "the engine",

@@ -297,7 +297,6 @@ class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
         return Words(f"{self.message}{per_event(found)}", evidence=tuple(self._evidence(found)))
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Find the path on which a request ends without an event for its client: a refusal, an "
             "abort, a time-out or the close of a session."

@@ -206,7 +206,6 @@ class Undecided(Basis, frozen=True, kw_only=True):
         return Words(f"{label_of(found.subject)}: {why}{longer}")
 
     def advice(self, found: Finding) -> str:
-        del found
         return "Give a command that runs until it is stopped, such as a server." * bool(self.ended)
 
     def as_data(self) -> dict[str, JsonValue]:

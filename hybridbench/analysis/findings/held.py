@@ -241,7 +241,6 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
         return self.doubt != Doubt.GARBAGE
 
     def advice(self, found: Finding) -> str:
-        del found
         if self.doubt == Doubt.GARBAGE and self.rounds:
             return (
                 f"Call gc.collect() in the process: if {self.name} objects stay, something still "
@@ -266,7 +265,6 @@ class BlocksKept(Held, frozen=True, kw_only=True):
         return "Python objects stay alive that no heap scan counts by name, such as strings"
 
     def advice(self, found: Finding) -> str:
-        del found
         return "Repeat the run with a heap scan at each idle point, which names what grows."
 
 
@@ -283,7 +281,6 @@ class BytesKept(Held, frozen=True, kw_only=True):
         return "native code, or large Python objects such as arrays and strings, keep memory"
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "If no Python object grows beside it, look at extension modules: run the command under "
             "a native heap profiler."
@@ -338,7 +335,6 @@ class CacheFills(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return "Run until it is full, or start the target with a smaller cache."
 
 

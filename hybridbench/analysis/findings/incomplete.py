@@ -85,11 +85,9 @@ class MemoryNotSeen(Basis, frozen=True, kw_only=True):
     decided_by_length: ClassVar[bool] = False
 
     def words(self, found: Finding) -> Words:
-        del found
         return Words("the server's memory is not seen: no process of it was named")
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Run hybridbench on the server's machine, with --pid or with the command that starts "
             "the server."

@@ -77,7 +77,6 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     left_out: Mapping[str, int] = {}
 
     def words(self, found: Finding) -> Words:
-        del found
         reuse = (
             f"{self.wrong_reused:,} of {self.wrong_known:,} had reused a prefix, "
             f"{self.right_reused:,} of {self.right_known:,} right ones had"
@@ -106,7 +105,6 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         if self._is_of_streams:
             return (
                 "Answers that are not streamed are right: look at the code that streams them, and "

@@ -58,7 +58,6 @@ class Restarted(Basis, frozen=True, kw_only=True):
     failed: int
 
     def words(self, found: Finding) -> Words:
-        del found
         shown = [format_duration(at_s) for at_s in self.at_s[:_TIMES_SHOWN]]
         more = ", ..." if len(self.at_s) > _TIMES_SHOWN else ""
         how = "; ".join(self.processes) or "counters on its metrics page restarted from zero"
@@ -73,7 +72,6 @@ class Restarted(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Read the logs of the server, and of what restarts it, at these times; start it "
             "without a supervisor, so that its crash ends the run."

@@ -73,7 +73,6 @@ class MoreFreeThanExist(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             f"Find the slot that is in the free list of {pool_unit(self.pool)} twice: it will be "
             "allocated to two requests at once."

@@ -78,7 +78,6 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Find the engine's check that gave the reason in the evidence. If it is right, change "
             "the settings, so that the engine can serve what the profile sends."
@@ -102,7 +101,6 @@ class NothingServed(InvalidBasis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         if self.counter == BUNDLED_DRIVERS.requests:
             return "Look at the counts of refused and failed requests, and at the server's log."
         return "Look at what the load tool says: run its command by hand while the target serves."
@@ -131,7 +129,6 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Read the server's log, and send it one such request by hand: the answer has its "
             "message. If only some requests fail, remove these from the profile."
@@ -159,7 +156,6 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         return (
             "Send less, use more processors, or grant hybridbench CAP_SYS_NICE (Docker: --cap-add "
             "SYS_NICE), so that its load client has priority over the server."

@@ -139,7 +139,6 @@ class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
         return Words(f"the run could not be written to its end: {self.message}")
 
     def advice(self, found: Finding) -> str:
-        del found
         return "Free space on the disk, or write elsewhere with --store, then repeat the run."
 
 

@@ -129,7 +129,6 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     left_out: Mapping[str, int] = {}
 
     def words(self, found: Finding) -> Words:
-        del found
         wrong, right = self.wrong_first, self.right_first
         if wrong is None or right is None:
             wrong, right = self.wrong, self.compared - self.wrong
@@ -163,7 +162,6 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
-        del found
         if self._only_sampled_ones() and not self.common:
             return (
                 "Look at the seed, the temperature and the position with which the tokens of these "

@@ -29,7 +29,6 @@ class _Kernel:
         self._compute = compute
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        del grid
         return self._compute
 
 

@@ -94,7 +94,6 @@ class Unpinned(TorchFunctionMode):
     """Prevents memory from being pinned, which PyTorch refuses to do without a device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
         if func is torch.Tensor.pin_memory:
             return args[0]
         others = {name: one for name, one in (kwargs or {}).items() if name != "pin_memory"}
@@ -169,7 +168,6 @@ def _driven(
 
     class Sink:
         def send_output(self, message: Any, received: Any = None) -> None:
-            del received
             take_output(message)
 
     class Scheduler(scheduler):  # type: ignore[misc]
@@ -186,7 +184,6 @@ def _driven(
             )
 
         def init_ipc_channels(self, port_args: Any) -> None:
-            del port_args
             sink = Sink()
             self.send_to_tokenizer = self.send_to_detokenizer = sink
             self.ipc_channels = _Absent(send_to_tokenizer=sink, send_to_detokenizer=sink)

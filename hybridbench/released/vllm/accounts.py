@@ -73,7 +73,6 @@ class BlockAccounts:
 
     def claims(self, pool: str) -> Iterator[Claim]:
         """The tables of live requests; a cached block may be in several of them."""
-        del pool
         for req in (*self._of.admitted(), *self._of.waiting()):
             yield Claim(f"request {req.request_id}", sorted(self._blocks([req])), is_shared=True)
 

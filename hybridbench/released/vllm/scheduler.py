@@ -99,7 +99,6 @@ class VllmScheduler:
         extra_key: str | None,
     ) -> _Record | None:
         """Submit a request; None if vLLM's front end would refuse it for its length."""
-        del session_id
         room = self._config.max_context_len - len(input_ids)
         if room <= 0 or not input_ids:
             longest = self._config.max_context_len - 1
@@ -133,7 +132,6 @@ class VllmScheduler:
 
     def pause(self, mode: PauseMode) -> None:
         """Run nothing until ``resume``."""
-        del mode
         self.is_paused = True
 
     def resume(self) -> None:
@@ -169,7 +167,6 @@ class VllmScheduler:
 
     def open_session(self, session_id: str, timeout_s: float | None) -> bool:
         """False: there are no sessions that keep their KV."""
-        del session_id, timeout_s
         return False
 
     def close_session(self, session_id: str) -> None:

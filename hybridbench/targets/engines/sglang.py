@@ -38,7 +38,6 @@ _NEEDS_GPU = frozenset(
 
 def add_stubs(site: Path, release: str) -> None:
     """Install the stubs for all processes; a ``.pth`` file leaves ``sitecustomize`` free."""
-    del release
     source = resources.files(__package__) / "inside" / f"{_STUBS}.py"
     (site / f"{_STUBS}.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
     (site / f"{_STUBS}.pth").write_text(f"import {_STUBS}\n", encoding="utf-8")

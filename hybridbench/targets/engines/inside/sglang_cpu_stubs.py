@@ -77,7 +77,6 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
         if name.split(".", maxsplit=1)[0] not in _ABSENT:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -99,7 +98,6 @@ class _Patched(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        del target
         if name in _BEFORE:
             _BEFORE.pop(name)()
         patch = _AFTER.get(name)
