@@ -45,10 +45,11 @@ def t_tail(value: float, df: float) -> float:
     return half if value >= 0 else 1.0 - half
 
 
-def wilson_interval(successes: float, trials: float, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a share; (0, 1) without trials."""
+def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
+    """The Wilson score interval (95%) of a share; (0, 1) without trials."""
     if trials <= 0:
         return 0.0, 1.0
+    z = 1.96
     share = min(1.0, max(0.0, successes / trials))
     centre = share + z * z / (2 * trials)
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

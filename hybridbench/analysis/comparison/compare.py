@@ -40,7 +40,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
 )
 from hybridbench.analysis.comparison.sequential import critical_t, error_shares
-from hybridbench.analysis.comparison.stored import between_runs, not_alone, unpaired_mean
+from hybridbench.analysis.comparison.stored import BETWEEN_RUNS, not_alone, unpaired_mean
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.records.verdict import Failure, Why
@@ -271,7 +271,8 @@ def _unpaired(
 ) -> tuple[PairedMean, int, tuple[float, float]] | None:
     base = np.array([sides.base[r][0] for r in sorted(sides.base)])
     other = np.array([sides.other[r][0] for r in sorted(sides.other)])
-    found = unpaired_mean(base, other, between=between_runs(metric))
+    # Hit rates and memory levels do not depend on the machine's speed.
+    found = unpaired_mean(base, other, between=BETWEEN_RUNS if metric.timed else 0.0)
     if found is None:
         return None
     return found, min(base.size, other.size), _levels(base, other)

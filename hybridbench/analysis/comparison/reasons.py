@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from hybridbench.analysis.findings.growth import faster_than
 from hybridbench.foundation.metrics import Unit
@@ -159,22 +159,3 @@ class NoLeak(Reason, frozen=True, kw_only=True):
 
     code: ClassVar[str] = ComparedCode.NO_LEAK
     said: ClassVar[str] = "growth differs, but is a leak in neither run alone"
-
-
-REASONS: Final[tuple[type[Reason], ...]] = (
-    FewPairs,
-    NotAlone,
-    LoadUnknown,
-    NearMargin,
-    AcrossMargin,
-    OtherDriver,
-    FewEvents,
-    ShorterRun,
-    UnderATenth,
-    InvalidRun,
-    NoRate,
-    OneRunAlone,
-    BelowLimit,
-    NoLeak,
-    FasterThanMemory,
-)

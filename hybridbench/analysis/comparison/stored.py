@@ -20,7 +20,6 @@ from hybridbench.analysis.comparison.metrics import (
     REQUESTS,
     STEP_PER_TOKEN,
     THROUGHPUT,
-    ComparedMetric,
 )
 from hybridbench.analysis.comparison.pairs import PairedMean, widening
 from hybridbench.analysis.comparison.reasons import LoadUnknown, NotAlone
@@ -115,21 +114,9 @@ def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> Pai
     df = own**2 / spent if spent > 0 else float(sum(df for _, df in parts))
     mean = float(other.mean() - base.mean())
     sd = math.sqrt(own * min(base.size, other.size))
-    shift = hodges_lehmann_shift(base, other)
+    # Of Hodges and Lehmann: the median difference of all pairs of windows.
+    shift = float(np.median(other[:, None] - base[None, :]))
     return PairedMean(mean, math.sqrt(own + 2.0 * between**2), max(1, int(df)), sd, shift)
-
-
-def hodges_lehmann_shift(base: FloatArray, other: FloatArray) -> float:
-    """Return the median difference between a value of ``other`` and a value of ``base``."""
-    return float(np.median(other[:, None] - base[None, :]))
-
-
-def between_runs(metric: ComparedMetric) -> float:
-    """Return the spread allowed between two stored runs.
-
-    It is 0 for hit rates and memory levels, which do not depend on the machine's speed.
-    """
-    return BETWEEN_RUNS if metric.timed else 0.0
 
 
 def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, FloatArray]:

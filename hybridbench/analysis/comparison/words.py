@@ -108,7 +108,7 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     )
     side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
     base, version = comparison.versions[0], comparison.versions[side.version]
-    open_runs = list(_unjudged_runs(base, version))
+    open_runs = [(display_name(v), v.verdict) for v in (base, version) if unjudged(v.verdict)]
     first, *rest = [*_leak_parts(side), *_metric_parts(side), *_not_compared(side, open_runs)]
     # Two runs of the same name, as in `compare . .`, may have the same reason.
     reasons = [
@@ -189,12 +189,6 @@ def _not_compared(side: SideComparison, runs: Sequence[tuple[str, Verdict]]) -> 
     if runs:
         said = " and ".join(dict.fromkeys(f"{name} is {_word(own)}" for name, own in runs))
         yield f"{_what_is_open(side)} not compared: {said}"
-
-
-def _unjudged_runs(base: Version, version: Version) -> Iterator[tuple[str, Verdict]]:
-    for one in (base, version):
-        if unjudged(one.verdict):
-            yield display_name(one), one.verdict
 
 
 def _what_is_open(side: SideComparison) -> str:

@@ -22,6 +22,7 @@ _NOISE_FLOOR = 1e-5  # share of the range; smaller residuals are rounding
 _BLOCKS = 64
 _FEWEST_IN_BLOCK = 3
 _DRIFT_BLOCKS, _FEWEST_DRIFT_BLOCKS = 16, 8
+_EVIDENCE = 3.0  # in log-likelihood, a difference of 6 in BIC
 _LIKELY_PHI = 2.0  # log-likelihood: memories this close to the best one widen the interval
 
 
@@ -152,13 +153,13 @@ def _drift(levels: Levels, index: int, slope: float) -> float:
     return t_quantile(0.975, blocks - 2) * error
 
 
-def told_apart(better: Fit, worse: Fit, evidence: float, z: float) -> bool:
-    """Whether ``better`` beats ``worse`` by ``evidence`` in log-likelihood, and does so throughout.
+def told_apart(better: Fit, worse: Fit, z: float) -> bool:
+    """Whether ``better`` beats ``worse`` clearly in log-likelihood, and does so throughout.
 
     The second condition is Vuong's test on the two errors, by blocks: a difference that comes from
     a few rows is not evidence, however large.
     """
-    if better.log_likelihood - worse.log_likelihood < evidence:
+    if better.log_likelihood - worse.log_likelihood < _EVIDENCE:
         return False
     gain = np.log(worse.sigma / better.sigma) + 0.5 * (
         (worse.residual / worse.sigma) ** 2 - (better.residual / better.sigma) ** 2

@@ -44,7 +44,6 @@ _WORK = "finishes"  # the common measure of work: the driver must beat it, or it
 LEAST_PER_EVENT = 0.005
 FEWEST_SAMPLES = 12
 _FEWEST_EVENTS = 3.0
-_EVIDENCE = 3.0  # in log-likelihood, a difference of 6 in BIC
 _Z = 2.33
 _Z_TIME = 3.1  # stricter: among many counters, one beats time by chance
 _COVERS = 0.9  # share of a count's rises that must come when its driver moved
@@ -354,7 +353,7 @@ def _as_good(best: Fit, fit: Fit, name: str, hints: Hints) -> bool:
     """Whether ``best`` fails to clearly beat ``fit``, the line of the counter ``name``."""
     if name in hints.natural and fit.sigma <= _MUCH_BETTER * best.sigma:
         return True
-    return not told_apart(best, fit, _EVIDENCE, _Z_TIME if name == TIME else _Z)
+    return not told_apart(best, fit, _Z_TIME if name == TIME else _Z)
 
 
 def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:

@@ -7,7 +7,7 @@ measured performance see detection.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,7 +60,7 @@ from hybridbench.analysis.trend.nuisance import (
 from hybridbench.analysis.trend.one_cycle import growth_of_lows, rises_again
 from hybridbench.analysis.trend.random_walk import RandomWalkFit, fit_random_walk
 from hybridbench.analysis.trend.sawtooth import MIN_TROUGHS, Sawtooth, find_sawtooth, usable_troughs
-from hybridbench.analysis.trend.shapes import Beside, ShapeLimits, build_shapes
+from hybridbench.analysis.trend.shapes import SLOWEST, Beside, build_shapes
 
 MIN_SAMPLES = 24
 
@@ -74,6 +74,7 @@ _TROUGHS_FOR_MODELS = 16
 # the first value is mostly misfit; then the later half counts if its own autocorrelation is below
 # the second.
 _HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
+_TWO_SIDED = 0.975  # quantile of an end of a 95% interval
 _WORK_DIFFERS = 0.03  # work that differs less from time, or from other work, is not tried
 
 
@@ -84,9 +85,8 @@ class Options:
     floor: float = 0.0  # growth over the window that must be exceeded to call a leak
     line_floor: float | None = None  # the same for a plain line; ``floor`` if None
     alpha: float = 0.001
-    confidence: float = 0.95
     quantile: float = BYTES_QUANTILE
-    limits: ShapeLimits = field(default_factory=ShapeLimits)
+    slowest: float = SLOWEST  # of the ramps and exponentials, as a share of the window
     collected: bool = False  # a garbage collector empties it, so a fall ends a tooth
     max_blocks: int = MAX_BLOCKS
     max_steps: int = 3
@@ -259,7 +259,7 @@ def _from_models(
     wide = cautious_phi(phi, len(blocks))
     fits = [fit_model(problem, model, wide) for model in near]
     best = fits[0]
-    growth, lower, upper = _united(fits, problem, opts.confidence)
+    growth, lower, upper = _united(fits, problem)
     work = best.model.candidate.work
     progress = blocks.x if work is None else works[work]
     level = without_steps(best, problem, dips)
@@ -280,7 +280,7 @@ def _from_models(
     found = Estimate(
         blocks,
         fitted=best.fitted,
-        band=t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
+        band=t_quantile(_TWO_SIDED, best.df) * best.fitted_se,
         model=best.model.label,
         growth=growth,
         lower=lower,
@@ -304,7 +304,7 @@ def _from_models(
 
 def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
     """Return ``found`` as a leak: its bends and steps are what a random walk produces by chance."""
-    lower, upper = walk.interval(opts.confidence)
+    lower, upper = walk.interval
     return replace(
         found,
         growth=walk.growth,
@@ -314,7 +314,7 @@ def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
         reason="",
         model=f"trend {'in time' if walk.work is None else 'with work done'}, random losses",
         fitted=walk.fitted,
-        band=t_quantile(0.5 + opts.confidence / 2, walk.df) * walk.fitted_se,
+        band=t_quantile(_TWO_SIDED, walk.df) * walk.fitted_se,
         floor=opts.floor,
         p_value=tail(walk.growth - opts.floor, walk.se, walk.df),
         returns=False,
@@ -363,11 +363,9 @@ def _from_later_half(
     return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
 
 
-def _united(
-    fits: Sequence[ModelFit], problem: Problem, confidence: float
-) -> tuple[float, float, float]:
+def _united(fits: Sequence[ModelFit], problem: Problem) -> tuple[float, float, float]:
     """Return the best model's growth, and the union of the intervals of all models near it."""
-    spans = [_growth(fit, problem, confidence) for fit in fits]
+    spans = [_growth(fit, problem) for fit in fits]
     growth = spans[0][0]
     least = _LEAST_WIDTH * abs(growth)
     lower = min(low for _, low, _ in spans)
@@ -392,10 +390,10 @@ def _problem(
     if dips is not None:
         beside.append(dips)
     gaps = np.diff(blocks.index)
-    shapes = build_shapes(blocks.x, works, beside, opts.limits)
+    shapes = build_shapes(blocks.x, works, beside, opts.slowest)
     swing = find_swing(Problem(blocks.value, gaps, shapes))
     if swing is not None:
-        shapes = build_shapes(blocks.x, works, [*beside, swing], opts.limits)
+        shapes = build_shapes(blocks.x, works, [*beside, swing], opts.slowest)
     return Problem(blocks.value, gaps, shapes), works
 
 
@@ -412,14 +410,14 @@ def _differ(one: FloatArray, other: FloatArray) -> bool:
     return float(np.abs(one - other).max()) > _WORK_DIFFERS
 
 
-def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, float, float]:
+def _growth(fit: ModelFit, problem: Problem) -> tuple[float, float, float]:
     """Return growth per window at the last quarter's rate, with its interval, without steps."""
     weights = np.zeros(fit.beta.size)
     columns = list(fit.model.candidate.columns)
     weights[1 : 1 + len(columns)] = problem.shapes.growth[columns]
     value = float(weights @ fit.beta)
     se = float(np.sqrt(max(float(weights @ fit.cov @ weights), 0.0)))
-    half = t_quantile(0.5 + confidence / 2, fit.df) * se
+    half = t_quantile(_TWO_SIDED, fit.df) * se
     return value, value - half, value + half
 
 
@@ -445,7 +443,7 @@ def _from_troughs(
     late = slice(t.size // 2 - 1, None)
     late_slope, late_se, _ = straight_line(x[late], y[late])
     df = t.size - 2
-    half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
+    half = max(t_quantile(_TWO_SIDED, df) * se, _LEAST_WIDTH * abs(slope))
     by_chance = tail(slope - opts.floor, se, df)
     above = by_chance < opts.alpha
     # With so few points no shapes are tried: the later half must show the growth by itself.

@@ -41,7 +41,7 @@ from hybridbench.analysis.trend.reasons import (
     TooShort,
 )
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
-from hybridbench.analysis.trend.shapes import ShapeLimits
+from hybridbench.analysis.trend.shapes import SLOWEST
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
     AT_REST,
@@ -339,7 +339,7 @@ class _Terms:
             floor=self.least_growth,
             line_floor=self.line_growth,
             quantile=COUNT_QUANTILE if self.spec.handles else BYTES_QUANTILE,
-            limits=ShapeLimits(slowest=_SLOWEST_AFTER_STEADY) if fast_only else ShapeLimits(),
+            slowest=_SLOWEST_AFTER_STEADY if fast_only else SLOWEST,
             collected=self.record.gates is not None and self.record.gates[self.spec.name].collected,
             max_blocks=effort.max_blocks,
             max_steps=effort.max_steps,

@@ -52,9 +52,10 @@ class RandomWalkFit:
         """Whether the blocks do not strongly contradict this fit."""
         return self.worse_by <= PLAUSIBLE_WITHIN
 
-    def interval(self, confidence: float) -> tuple[float, float]:
-        """Return the two-sided interval of the growth."""
-        half = t_quantile(0.5 + confidence / 2, self.df) * self.se
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the growth."""
+        half = t_quantile(0.975, self.df) * self.se
         return self.growth - half, self.growth + half
 
     def surely_grows(self, floor: float, alpha: float) -> bool:

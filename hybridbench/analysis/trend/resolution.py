@@ -8,10 +8,10 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.records.verdict import MetricResult
 
-# Defaults for a serving process under load: noise as a share of its memory, and the noise's
-# autocorrelation time.
-NOISE_SHARE = 0.001
-NOISE_TAU_S = 20.0
+# Of a serving process under load: the noise's standard deviation as a share of its memory, and its
+# time constant as an AR(1) process.
+_NOISE_SHARE = 0.001
+_NOISE_TAU_S = 20.0
 
 _ALPHA, _POWER = 0.001, 0.9
 # The growth may start, or a warm-up end, at any time: compared with a known straight line, the
@@ -20,25 +20,18 @@ _ALPHA, _POWER = 0.001, 0.9
 _UNKNOWN_SHAPE = 2.0**1.5
 
 
-def smallest_resolvable_rate(
-    duration_s: float,
-    base_bytes: float,
-    noise_share: float = NOISE_SHARE,
-    noise_tau_s: float = NOISE_TAU_S,
-) -> float:
+def smallest_resolvable_rate(duration_s: float, base_bytes: float) -> float:
     """Return the smallest leak, in bytes per hour, that a steady window detects nine times in ten.
 
     Args:
         duration_s: length of the judged window, not of the run.
         base_bytes: memory of the process at its start.
-        noise_share: standard deviation of the noise as a share of ``base_bytes``.
-        noise_tau_s: time constant of the noise as an AR(1) process.
 
     Source: the variance of a slope under noise of spectral density 2 tau sd^2 at zero is
     24 tau sd^2 / T^3.
     """
     duration_s = max(duration_s, 1.0)
-    se = noise_share * base_bytes * math.sqrt(24.0 * noise_tau_s / duration_s**3)
+    se = _NOISE_SHARE * base_bytes * math.sqrt(24.0 * _NOISE_TAU_S / duration_s**3)
     z = t_quantile(1.0 - _ALPHA, 1e6) + t_quantile(_POWER, 1e6)
     settles = settles_by(base_bytes, duration_s)
     return max(_UNKNOWN_SHAPE * z * se, settles / duration_s) * 3600.0

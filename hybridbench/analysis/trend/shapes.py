@@ -19,6 +19,7 @@ from hybridbench.analysis.record import FloatArray
 # The grid is fine enough that data can place a knee or time constant between two of its points.
 KNEES = (0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8)
 TIME_CONSTANTS = (0.01, 0.02, 0.04, 0.06, 0.09, 0.13, 0.19, 0.28, 0.5, 0.8, 1.3)
+SLOWEST = TIME_CONSTANTS[-1]
 LOG_SCALES = (0.003, 0.012, 0.05)
 ONSETS = (0.2, 0.35, 0.5, 0.6)
 POWERS = (1.5, 2.0)
@@ -101,18 +102,6 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class ShapeLimits:
-    """Limits on the shapes that are tried.
-
-    After a ``steady`` event a warm-up may have a tail, but it no longer fills the window.  Shapes
-    slower than ``slowest``, a share of the window, are then left to the pace check.
-    """
-
-    slowest: float = 1.3
-    logs: bool = True
-
-
-@dataclass(frozen=True)
 class Beside:
     """Zero-mean columns that a model may include whatever its shape, and that are not growth."""
 
@@ -124,11 +113,14 @@ def build_shapes(
     x: FloatArray,
     works: Sequence[FloatArray] = (),
     beside: Sequence[Beside] = (),
-    limits: ShapeLimits | None = None,
+    slowest: float = SLOWEST,
 ) -> Shapes:
-    """Build columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1."""
+    """Build columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1.
+
+    Ramps and exponentials slower than ``slowest``, a share of the window, are not tried.
+    """
     book = _Columns(x)
-    warmups = list(_warmups(book, limits or ShapeLimits()))
+    warmups = list(_warmups(book, slowest))
     trends = list(_trends(book, works))
     extras: list[tuple[tuple[int, ...], int]] = [((), 0)]
     for one in beside:
@@ -166,16 +158,16 @@ class _Columns:
         return len(self.columns) - 1
 
 
-def _warmups(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tuple[int, ...], int]]:
+def _warmups(book: _Columns, slowest: float) -> Iterable[tuple[Warmup, tuple[int, ...], int]]:
     yield Warmup.NONE, (), 0
     for knee in KNEES:
-        if knee <= limits.slowest:
+        if knee <= slowest:
             last = max(0.0, (min(1.0, knee) - 0.75) / 0.25) / knee
             yield Warmup.RAMP, (book.add(np.minimum(book.x / knee, 1.0), last),), 2
     for tau in TIME_CONSTANTS:
-        if tau <= limits.slowest:
+        if tau <= slowest:
             yield _exponential(book, tau)
-    for scale in LOG_SCALES if limits.logs else ():
+    for scale in LOG_SCALES:
         last = (np.log1p(1.0 / scale) - np.log1p(0.75 / scale)) / 0.25
         main = book.add(np.log1p(book.x / scale), float(last))
         # The derivative with respect to the scale lets data place it between two grid points.

@@ -97,4 +97,4 @@ def test_a_difference_from_a_few_rows_does_not_separate_candidates() -> None:
     first, second = fit_line(data, found, 0), fit_line(data, found, 1)
 
     assert second.log_likelihood - first.log_likelihood > 20
-    assert not told_apart(second, first, 3.0, 2.33)
+    assert not told_apart(second, first, 2.33)

@@ -9,7 +9,7 @@ import pytest
 
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
-from hybridbench.analysis.trend.shapes import ShapeLimits
+from hybridbench.analysis.trend.shapes import SLOWEST
 from tests.unit.analysis.traces import (
     HEALTHY,
     HEALTHY_STEADY,
@@ -48,10 +48,10 @@ def judged(trace: Trace, *, steady: bool) -> Judged:
     hours = s.duration_s / 3600
     floor = max(max(0.5, 0.0002 * s.base) * hours, allowance(s.duration_s, s.base))
     long_enough = s.duration_s >= LEAK_AFTER_STEADY_S
-    limits = ShapeLimits(slowest=0.5) if steady and long_enough else ShapeLimits()
+    slowest = 0.5 if steady and long_enough else SLOWEST
     works = () if trace.work is None else (trace.work,)
     found = estimate(
-        Samples(trace.t_s, trace.value, works, trace.load), Options(floor=floor, limits=limits)
+        Samples(trace.t_s, trace.value, works, trace.load), Options(floor=floor, slowest=slowest)
     )
     window = (found.blocks.end_s - found.blocks.start_s) / 3600
     called = found.leak and (long_enough or not steady)

@@ -36,7 +36,7 @@ def losses(seed: int, count: int) -> FloatArray:
 
 def test_the_interval_holds_the_rate_of_losses_by_chance_as_often_as_it_says() -> None:
     found = [walk_of(losses(seed, 60)) for seed in range(40)]
-    held = [low <= 100.0 <= high for low, high in (one.interval(0.95) for one in found)]
+    held = [low <= 100.0 <= high for low, high in (one.interval for one in found)]
 
     assert float(np.mean(held)) > 0.85
     # The rival is the best of hundreds of shapes with steps, so it often fits chance well.

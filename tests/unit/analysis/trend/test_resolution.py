@@ -10,20 +10,18 @@ from hybridbench.foundation.metrics import MEMORY
 from tests.unit.analysis.records import GIB, MB, Run, healthy_record, hourly
 
 
-def test_longer_runs_and_smaller_and_quieter_processes_resolve_more() -> None:
+def test_longer_runs_and_smaller_processes_resolve_more() -> None:
     rate = smallest_resolvable_rate(600, 700 * MB)
 
     assert smallest_resolvable_rate(1200, 700 * MB) < rate
     assert smallest_resolvable_rate(600, 8e9) > rate
-    assert smallest_resolvable_rate(600, 700 * MB, noise_share=0.02) > rate
 
 
 def test_noise_and_time_scale_as_the_slope_of_correlated_noise() -> None:
-    loud = {"noise_share": 0.1, "noise_tau_s": 30.0}
-    once = smallest_resolvable_rate(3600, 1e9, **loud)
+    once = smallest_resolvable_rate(2 * 3600, 1e13)
 
-    assert smallest_resolvable_rate(4 * 3600, 1e9, **loud) == pytest.approx(once / 8)
-    assert smallest_resolvable_rate(3600, 2e9, **loud) == pytest.approx(2 * once)
+    assert smallest_resolvable_rate(8 * 3600, 1e13) == pytest.approx(once / 8)
+    assert smallest_resolvable_rate(2 * 3600, 2e13) == pytest.approx(2 * once)
 
 
 def test_ten_minutes_of_a_small_process_resolve_the_leaks_that_ship() -> None:
