@@ -51,8 +51,3 @@ class Boundary:
     ) -> list[T]:
         """Return everything ``analysis`` yields, or an empty list if it fails."""
         return self.value(part, [], lambda: list(analysis(*args, **kwargs)))
-
-
-def failures_text(failures: Iterable[Failure]) -> str:
-    """Return the tracebacks of all failures, for a bug report."""
-    return "\n".join(f"{failure.part}\n\n{failure.trace}" for failure in failures)

@@ -111,7 +111,9 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
     baseline = earlier[-1] if earlier else DiagnosisBaseline()
     readings = _Readings.of(event, baseline)
     survey, survey_then = event.survey, baseline.survey
-    holdings = tuple(_holdings(survey.retained, _registered(record)))
+    # The engine accounts for instances of these classes; a holder among them is in the cache.
+    counted = {name.split(".")[1] for name in record.series if name.startswith("instances.")}
+    holdings = tuple(_holdings(survey.retained, counted))
     garbage = _garbage(survey)
     parts = _parts(readings, holdings, garbage, survey_then.garbage_bytes)
     return Diagnosis(
@@ -208,10 +210,10 @@ def _explained(parts: Sequence[Part], growth: float) -> float | None:
     return max(0.0, 1.0 - abs(unknown.share))
 
 
-def _holdings(rows: Iterable[RetainedObjects], registered: frozenset[str]) -> Iterable[Holding]:
+def _holdings(rows: Iterable[RetainedObjects], counted: set[str]) -> Iterable[Holding]:
     for row in rows:
         classes = {name.strip().removeprefix("~") for name in row.path.split(">")}
-        yield Holding(row, in_cache=bool(classes & registered))
+        yield Holding(row, in_cache=bool(classes & counted))
 
 
 def _views(
@@ -234,11 +236,6 @@ def _garbage(survey: Survey) -> Garbage:
         cycle_types=tuple(survey.cycle_types.items()),
         cycles=tuple(survey.cycles),
     )
-
-
-def _registered(record: RunRecord) -> frozenset[str]:
-    """Classes whose instances the engine accounts for; a holder among them is part of the cache."""
-    return frozenset(name.split(".")[1] for name in record.series if name.startswith("instances."))
 
 
 def _sites(record: RunRecord, event: DiagnosisStages, since_s: float) -> dict[str, Site]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import (
     FEW_HANDLES,
     LEAK_AFTER_STEADY_S,
@@ -99,7 +98,9 @@ def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
     findings and its notes; the run is inconclusive only if all segments are.
     """
     proving = _proving(parts)
-    metrics = tuple(_pooled_metrics(proving))
+    rows = [result for part in proving for result in part.metrics]
+    names = dict.fromkeys(row.metric for row in rows)
+    metrics = tuple(pool_metric([row for row in rows if row.metric == name]) for name in names)
     kept = [
         finding
         for index, part in enumerate(parts)
@@ -175,12 +176,6 @@ def _leaks(part: SegmentResult) -> bool:
     return any(result.outcome == VerdictKind.LEAK for result in part.metrics)
 
 
-def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:
-    names = dict.fromkeys(result.metric for part in parts for result in part.metrics)
-    for name in names:
-        yield pool_metric([r for part in parts for r in part.metrics if r.metric == name])
-
-
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
     """Return the pooled rate with its 95% interval, and its one-sided bound at the leak level.
 
@@ -193,7 +188,9 @@ def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
     error = np.maximum((below + above) / (2.0 * _Z95), 1e-12 * (1.0 + np.abs(value)))
     weight = error**-2.0 / float(np.sum(error**-2.0))
     mean = float(np.sum(weight * value))
-    spread = _birge(value, error, mean)
+    # The Birge ratio widens the interval if the segments disagree by more than their errors.
+    chi2 = float(np.sum(((value - mean) / error) ** 2))
+    spread = max(1.0, float(np.sqrt(chi2 / (value.size - 1))))
     known = weight > 0.0  # without an infinite interval
     low, high = (
         spread * max(float(np.linalg.norm(weight[known] * side[known])), 1e-12)
@@ -202,11 +199,6 @@ def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
     one_sided = mean - t_quantile(_LEAK_LEVEL, _MANY) / _Z95 * low
     first = rates[0]
     return Rate(mean, mean - low, mean + high, first.unit, first.per), one_sided
-
-
-def _birge(value: FloatArray, error: FloatArray, mean: float) -> float:
-    chi2 = float(np.sum(((value - mean) / error) ** 2))
-    return max(1.0, float(np.sqrt(chi2 / (value.size - 1))))
 
 
 def _outcome(

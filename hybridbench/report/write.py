@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridbench.analysis.boundary import Boundary, failures_text
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import RunDirectoryError
@@ -81,7 +81,8 @@ def write_failures(path: Path, failures: Sequence[Failure]) -> None:
         RunDirectoryError: when its directory cannot be written.
     """
     if failures:
-        write_atomically(path, failures_text(failures))
+        traces = (f"{failure.part}\n\n{failure.trace}" for failure in failures)
+        write_atomically(path, "\n".join(traces))
     else:
         _remove(path)
 

@@ -149,7 +149,8 @@ def segments(record: RunRecord) -> list[RunRecord]:
     if not cuts:
         return [record]
     edges = [-float("inf"), *cuts, float("inf")]
-    manifest = _without_coverage(record.manifest)
+    profile = msgspec.structs.replace(record.manifest.profile, assert_coverage={})
+    manifest = msgspec.structs.replace(record.manifest, profile=profile)
     return [_part(record, start, end, manifest) for start, end in pairwise(edges)]
 
 
@@ -186,8 +187,3 @@ def _part(record: RunRecord, start_s: float, end_s: float, manifest: Manifest) -
         for name, one in record.latencies.items()
     }
     return replace(record, manifest=manifest, series=series, events=events, latencies=counted)
-
-
-def _without_coverage(manifest: Manifest) -> Manifest:
-    profile = msgspec.structs.replace(manifest.profile, assert_coverage={})
-    return msgspec.structs.replace(manifest, profile=profile)

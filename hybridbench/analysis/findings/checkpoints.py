@@ -526,7 +526,9 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
 def _locks(facts: Facts) -> Iterable[Finding]:
     # An open session may lock its prefix.  Only if no session holds anything has every lock
     # outlived its holder.
-    alone = [e for e in facts.idle if not _session_held(e)]
+    alone = [
+        at for at in facts.idle if not any(at.pool(pool, _SESSION_HELD) > 0 for pool in at.pools)
+    ]
     for component, count in sorted(alone[-1].locks.items()) if alone else ():
         if count != 0:
             counted = [at for at in alone if component in at.locks]
@@ -554,10 +556,6 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
         return found
     driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
     return explained(found, driver, f"locked {pool_unit(pool)}")
-
-
-def _session_held(at: Checkpoint) -> bool:
-    return any(at.pool(pool, _SESSION_HELD) > 0 for pool in at.pools)
 
 
 def _driver(

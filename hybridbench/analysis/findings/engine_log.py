@@ -155,7 +155,7 @@ class EngineSaid(Basis, frozen=True, kw_only=True):
     last_s: float
 
     def words(self, found: Finding) -> Words:
-        first, *others = map(_quoted, self.lines)
+        first, *others = (f'"{one_line(line)}"' for line in self.lines)
         seen = times(self.count, "line")
         return Words(
             f"the engine's log reports {_PROBLEMS[self.trouble]}: {first}",
@@ -295,10 +295,6 @@ def _log_finding(words: Trouble, sayings: Sequence[_Message], verdict: VerdictKi
         "engine",
         since_s=first.first_s,
     )
-
-
-def _quoted(line: str) -> str:
-    return f'"{one_line(line)}"'
 
 
 def one_line(line: str) -> str:

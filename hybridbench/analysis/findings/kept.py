@@ -22,7 +22,6 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth
 from hybridbench.analysis.findings.held import HELD, Beside, CacheFills, HandlesKept, Held
 from hybridbench.analysis.trend.allowance import Allowance
-from hybridbench.analysis.trend.reasons import WithinBudget
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
@@ -237,14 +236,11 @@ def _event(one: Growing) -> str:
     return "h" if counter == TIME else singular(counter)
 
 
-def _budget_of(one: Growing, allowed: Allowance) -> WithinBudget | None:
-    """Return the remaining budget if ``one`` may be a declared cache; unnamed counts may be any."""
-    return allowed.budget if one.sort in _UNNAMED or allowed.covers(one.name) else None
-
-
 def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Finding:
     kept, kind = one.kept, HELD[one.sort]
-    budget = _budget_of(one, allowed)
+    # A count without a name may be of any declared cache.
+    is_cache = one.sort in _UNNAMED or allowed.covers(one.name)
+    budget = allowed.budget if is_cache else None
     unit = declared(one.name).label if one.sort is Sort.HANDLES else one.sort.value
     values = {
         "role": one.heap.role,

@@ -177,14 +177,8 @@ def refused_findings(record: RunRecord) -> Iterable[Finding]:
         yield Finding(basis, VerdictKind.INVALID, "traffic", since_s=first.t_s)
 
 
-def served_findings(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield a finding if the target answered nothing, or failed more than it answered."""
-    yield from _nothing_served(record, window)
-    yield from _mostly_failed(record, window)
-
-
-def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding, for watched targets: our profiles require events instead."""
+def nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
+    """Yield a finding if a watched target answered nothing; our profiles require events instead."""
     name = record.drivers.requests
     series = record.series.get(name)
     if record.manifest.target.kind != OBSERVED or series is None:
@@ -195,8 +189,8 @@ def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
         yield invalid(basis, "traffic")
 
 
-def _mostly_failed(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Yield at most one finding about the requests of our load client."""
+def mostly_failed(record: RunRecord, window: Window) -> Iterable[Finding]:
+    """Yield a finding if more requests of our load client failed than were answered."""
     rises = {
         name: _rise(one, window) for name, one in record.series.items() if name.startswith(_FAILED)
     }

@@ -22,8 +22,9 @@ from hybridbench.analysis.findings.traffic import (
     STEPS,
     client_findings,
     coverage_findings,
+    mostly_failed,
+    nothing_served,
     refused_findings,
-    served_findings,
 )
 from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.record import (
@@ -273,7 +274,8 @@ def validity_findings(facts: Facts) -> list[Finding]:
         found.extend(client_findings(record, window))
         found.extend(_interference(record, window))
         if facts.last.last_event(WorkloadFailed) is None:  # that failure would explain it
-            found.extend(served_findings(record, window))
+            found.extend(nothing_served(record, window))
+            found.extend(mostly_failed(record, window))
     if facts.ended_early:
         return found
     if not record.manifest.sees_memory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -239,8 +239,8 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
     basis = WrongAnswers(
         wrong=wrong,
         compared=compared,
-        at_start=_at_start(events),
-        greedy=_greedy(events),
+        at_start=_total(e.wrong_at_start for e in events if e.wrong_answers),
+        greedy=_total(e.greedy for e in events if e.compared),
         wrong_greedy=sum(event.wrong_greedy for event in events),
         tokens=sum(event.tokens for event in events),
         tolerance=max(event.tolerance for event in events),
@@ -358,18 +358,11 @@ def _by_stratum(lineages: Sequence[Lineages], trait: Trait) -> Iterator[tuple[in
         yield having, wrong, others, right
 
 
-def _at_start(events: Sequence[AnswersCompared]) -> int | None:
-    """How many wrong answers differ at their first token; None if a run did not count them."""
-    counts = [event.wrong_at_start for event in events if event.wrong_answers]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _greedy(events: Sequence[AnswersCompared]) -> int | None:
-    """How many of the compared answers are greedy; None if a run did not count them."""
-    counts = [event.greedy for event in events if event.compared]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of the counts of all runs; None if one of them did not count."""
+    given = list(counts)
+    known = [count for count in given if count is not None]
+    return sum(known) if len(known) == len(given) else None
 
 
 def _or(known: int | None, otherwise: int) -> int:

@@ -143,7 +143,8 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
     own = ((n, series) for n, series in record.series.items() if n == unlabelled(n))
     sampled = sorted(n for n, series in own if len(series) and n not in absent)
     specs = (spec_of(name) for name in sampled)
-    alike = rests_are_alike(record)
+    # Idle readings are comparable only if the cache was flushed before each of them.
+    alike = mapping(record.manifest.profile.resolved, "checkpoint").get("flush") is True
     return [
         spec
         for spec in specs
@@ -532,11 +533,6 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
         samples=t.size, judged_s=present_s, samples_needed=needed, unit=terms.spec.unit.value
     )
     return terms.result("INCONCLUSIVE", reason, NO_MODEL, needed_s=longer_s)
-
-
-def rests_are_alike(record: RunRecord) -> bool:
-    """Whether the cache was flushed before each idle memory reading."""
-    return mapping(record.manifest.profile.resolved, "checkpoint").get("flush") is True
 
 
 def judged_samples(window: Window, series: Series) -> tuple[FloatArray, FloatArray]:
