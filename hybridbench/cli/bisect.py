@@ -158,7 +158,10 @@ def _bisect(
     noun = kind.singular if count == 1 else kind.plural
     echo(f"{count} {noun} after {kind.name(first)}", err=True)
     found = search.bisect(versions, _Search(first, kind, options), contained)
-    raise typer.Exit(int(_print_result(found, versions, kind)))
+    with output_after_verdict():
+        echo("\n".join(_result_lines(found, versions, kind)))
+    is_found = len(found.suspects) == 1
+    raise typer.Exit(int(ExitCode.CLEAN if is_found else ExitCode.INCONCLUSIVE))
 
 
 class _Kind(Protocol[V_contra]):
@@ -346,12 +349,6 @@ class _Search(Generic[V]):
     def _printed(self, tried: Tried[V]) -> Tried[V]:
         echo(f"{tried.answer.value:8} {self._kind.name(tried.version)}: {tried.why}", err=True)
         return tried
-
-
-def _print_result(found: Bisected[V], versions: Sequence[V], kind: _Kind[V]) -> ExitCode:
-    with output_after_verdict():
-        echo("\n".join(_result_lines(found, versions, kind)))
-    return ExitCode.CLEAN if len(found.suspects) == 1 else ExitCode.INCONCLUSIVE
 
 
 def _result_lines(found: Bisected[V], versions: Sequence[V], kind: _Kind[V]) -> list[str]:

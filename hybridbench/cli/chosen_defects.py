@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hybridbench.defects.defect import Defect
     from hybridbench.workload.profile import Profile
 
 
@@ -57,18 +56,12 @@ def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
     from hybridbench.runs.defect_catalog import AS_OF, described_defects
 
     every = described_defects(*asked)
+    first = every[0]
     files = tuple(name for name in asked if name.endswith(".py"))
     others = [name for name in asked if name not in files]
     return ChosenDefects(
         names=(*(defect.slug for defect in (described_defects(*others) if others else ())), *files),
         releases=tuple(name.removeprefix(AS_OF) for name in asked if name.startswith(AS_OF)),
-        profile=every[0].profile,
-        needs=_needs_of(every[0]),
+        profile=first.profile,
+        needs=dict(first.overrides) | ({"model": first.model} if first.model else {}),
     )
-
-
-def _needs_of(defect: Defect) -> dict[str, str]:
-    needs = dict(defect.overrides)
-    if defect.model:
-        needs["model"] = defect.model
-    return needs

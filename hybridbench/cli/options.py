@@ -208,17 +208,6 @@ class Detail(Enum):
     FULL = "full"
 
 
-def detail_of(*, quiet: bool, verbose: bool) -> Detail:
-    """Detail level selected by -q and -v.
-
-    Raises:
-        UsageError: both are given.
-    """
-    if quiet and verbose:
-        raise UsageError("-q and -v: choose one of them.", code=ErrorCode.OPTION_CONFLICT)
-    return Detail.BRIEF if quiet else Detail.FULL if verbose else Detail.USUAL
-
-
 def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -> dict[str, str]:
     """Overrides from --set, --gc and --ballast, by profile key.
 

@@ -12,10 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hybridbench.cli.options import Detail, ReportFormat, detail_of
+from hybridbench.cli.options import Detail, ReportFormat
 from hybridbench.cli.output import ReportFile, given_outputs, write_output
 from hybridbench.cli.results import OtherFormats, Result, read_result, run_result
-from hybridbench.foundation.errors import ExitCode, HybridbenchError, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import (
+    ErrorCode,
+    ExitCode,
+    HybridbenchError,
+    RunDirectoryError,
+    UsageError,
+)
 from hybridbench.foundation.safe_output import (
     echo,
     emit,
@@ -62,7 +68,9 @@ def output_options(
     Raises:
         UsageError: -q and -v are both given, or a value of --output is invalid.
     """
-    detail = detail_of(quiet=quiet, verbose=verbose)
+    if quiet and verbose:
+        raise UsageError("-q and -v: choose one of them.", code=ErrorCode.OPTION_CONFLICT)
+    detail = Detail.BRIEF if quiet else Detail.FULL if verbose else Detail.USUAL
     return OutputOptions(form, given_outputs(outputs), open_page, detail)
 
 

@@ -494,9 +494,9 @@ def _is_server(target: str | None) -> bool:
     """Whether ``target`` names a server, not a release whose classes a worker drives."""
     if target is None:
         return False
-    from hybridbench.targets.prepared_server import is_server
+    from hybridbench.targets.engines.catalog import named_engine
 
-    return is_server(target)
+    return bool(named_engine(target)[0].servers)
 
 
 def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
@@ -505,12 +505,7 @@ def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
     Raises:
         UsageError: an option applies only to engines in our worker, or names another target.
     """
-    _refuse(
-        context,
-        _NOT_OF_SERVERS,
-        f"does not apply to a server, which {other} names",
-        other,
-    )
+    _refuse(context, _NOT_OF_SERVERS, f"does not apply to a server, which {other} names", other)
     if other == "--url":
         _refuse(context, {"target", "targets"}, "and --url name two targets")
     else:

@@ -27,15 +27,6 @@ class PreparedServer:
     context_len: int
 
 
-def is_server(text: str) -> bool:
-    """Return whether ``text`` names a release with a server, rather than one that a worker drives.
-
-    Raises:
-        UsageError: there is no such engine, or the release is missing.
-    """
-    return bool(named_engine(text)[0].servers)
-
-
 def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
     """Return the server that ``text`` names, such as ``vllm==0.32.0``, with one checkpoint.
 
