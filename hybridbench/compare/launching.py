@@ -22,6 +22,7 @@ from hybridbench.runs.manifest import with_worker
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.targets.bundled import BundledTarget
 
+DEFAULTS: Mapping[str, object] = asdict(EngineConfig())
 _KILL_PATIENCE_S = 10.0
 
 
@@ -79,7 +80,8 @@ class Launch:
             if not self.side.is_foreign:
                 raise
             # An older engine has fewer settings; send only those that differ from the defaults.
-            fewer = {k: v for k, v in whole.engine.items() if not _is_default(k, v)}
+            engine = whole.engine.items()
+            fewer = {k: v for k, v in engine if k not in DEFAULTS or DEFAULTS[k] != v}
             left = tuple(sorted(set(whole.engine) - set(fewer)))
             try:
                 started = self._await(self._begin(msgspec.structs.replace(whole, engine=fewer)))
@@ -136,11 +138,3 @@ def with_started(
         git = Git(commit=side.origin.commit, branch=side.name)
         described = msgspec.structs.replace(described, git=git)
     return described
-
-
-def _is_default(name: str, value: object) -> bool:
-    return DEFAULTS.get(name, _UNKNOWN) == value
-
-
-_UNKNOWN = "no setting of this release"
-DEFAULTS: Mapping[str, object] = asdict(EngineConfig())

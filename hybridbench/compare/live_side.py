@@ -273,16 +273,16 @@ class LiveSide:
         tally = worker.driver.tally
         lasted_s = block.clock.between(start_s, tally.last_end_s) if tally.ended else 0.0
         self._served_s += block.clock.between(block.begun_s, worker.loop.now_s)
+        after, peak_rss_bytes = self._reading(worker), self._sink.peak_rss_bytes
+        self._rest(worker)
         edges = Edges(
             lasted_s=lasted_s,
             own_share=lasted_s / (tally.last_end_s - start_s) if lasted_s > 0 else 1.0,
             before=block.before,
-            after=self._reading(worker),
-            peak_rss_bytes=self._sink.peak_rss_bytes,
-            rest_bytes=None,
+            after=after,
+            peak_rss_bytes=peak_rss_bytes,
+            rest_bytes=self._sink.rest_bytes,
         )
-        self._rest(worker)
-        edges = replace(edges, rest_bytes=self._sink.rest_bytes)
         return BlockDone(start_s, block_values(tally, edges))
 
     def retire(self) -> None:
@@ -321,8 +321,7 @@ class LiveSide:
 
     def record_failure(self, error: Exception) -> None:
         """Record in the run that the bench failed during the comparison."""
-        part = "the comparison"
-        record_bench_failure(self.run_dir, self._recorder, part, error, ended_run=True)
+        record_bench_failure(self.run_dir, self._recorder, "the comparison", error, ended_run=True)
 
     def close(self) -> None:
         """Finish the log and the manifest; release the worker and the directory in any case."""

@@ -149,15 +149,13 @@ def _rules_that_keep(
 ) -> Iterator[str]:
     if rules.keep is not None and rank < rules.keep:
         yield f"among the newest {rules.keep}"
-    if rules.keep_days is not None and _is_young(entry.started_wall_s, now_wall_s, rules.keep_days):
-        yield f"younger than {rules.keep_days:g} days"
+    if rules.keep_days is not None:
+        began_s = entry.started_wall_s
+        # An unknown start time does not count as old.
+        if began_s is None or now_wall_s - began_s < rules.keep_days * _DAY_S:
+            yield f"younger than {rules.keep_days:g} days"
     if rules.keep_failed and entry.exit_code != 0:
         yield f"its verdict is {entry.verdict or 'not known'}"
-
-
-def _is_young(started_wall_s: float | None, now_wall_s: float, days: float) -> bool:
-    # An unknown start time does not count as old.
-    return started_wall_s is None or now_wall_s - started_wall_s < days * _DAY_S
 
 
 def _foreign(path: Path) -> str:

@@ -106,19 +106,16 @@ def again_command(manifest: Manifest, *changed: str) -> str:
         return ""
     ours, target = _parts(manifest.command)
     kept = without_options(ours, *changed[::2])
-    added = [text for text in manifest.thresholds if not _has_threshold(kept, text)]
-    words = [word for text in added for word in ("--threshold", text)]
-    return command_text([*kept, *words, *changed, *target])
+    for text in manifest.thresholds:
+        if text not in kept and f"--threshold={text}" not in kept:
+            kept += ["--threshold", text]
+    return command_text([*kept, *changed, *target])
 
 
 def _parts(command: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Split into the words for hybridbench and, from ``--`` on, those for the watched program."""
     at = command.index("--") if "--" in command else len(command)
     return command[:at], command[at:]
-
-
-def _has_threshold(command: Sequence[str], text: str) -> bool:
-    return text in command or f"--threshold={text}" in command
 
 
 def _longer(verdict: Verdict, manifest: Manifest) -> Fact:

@@ -129,7 +129,14 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     """Return the report of one judged run; reads no file, no clock and no setting."""
     manifest = record.manifest
     recorded_s = record.last_moment_s
-    code = _exit_code(record, verdict)
+    # An interrupted run never ends like a complete one.
+    interrupted = last_segment(record).last_event(Interrupted)
+    code = verdict.exit_code
+    if interrupted is not None:
+        code = _BY_SIGNAL.get(interrupted.signal, ExitCode.INTERRUPTED)
+    observed = manifest.target.kind == OBSERVED
+    # Only a run of ours can be resumed.
+    next_fact = next_step(verdict, manifest, interrupted=interrupted is not None and not observed)
     # A chart that cannot be drawn must not cost a nightly run its verdict.
     boundary = Boundary()
     charts = boundary.value("the charts", (), chart_groups, record, verdict)
@@ -138,14 +145,14 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     heaps = boundary.value("the heaps of processes", (), heap_tables, record)
     lost = [f"{f.part} cannot be shown ({f.said})" for f in boundary.failures]
     return Document(
-        kind=DocumentKind.WATCH if manifest.target.kind == OBSERVED else DocumentKind.RUN,
+        kind=DocumentKind.WATCH if observed else DocumentKind.RUN,
         run_id=manifest.run_id,
         subtitle=_subtitle(record, recorded_s),
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
         headline=_headline(verdict),
-        answer=(*_answer(verdict), next_step(verdict, manifest, interrupted=_is_cut(record))),
+        answer=(*_answer(verdict), next_fact),
         gates=gates_of(verdict, code),
         suite=_suite(record),
         measures=tuple(_measures(verdict)),
@@ -254,20 +261,6 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
     return (*missing, *facts) if first else (*facts, *missing)
 
 
-def _is_cut(record: RunRecord) -> bool:
-    """Whether a signal ended a run that `soak --resume` can continue."""
-    ours = record.manifest.target.kind != OBSERVED
-    return ours and last_segment(record).last_event(Interrupted) is not None
-
-
-def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
-    """Return the soak's own exit code: an interrupted run never ends like a complete one."""
-    interrupted = last_segment(record).last_event(Interrupted)
-    if interrupted is None:
-        return verdict.exit_code
-    return _BY_SIGNAL.get(interrupted.signal, ExitCode.INTERRUPTED)
-
-
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     parts = [] if verdict.kind in _SUBJECT_IS_PLAIN else [metric_title(finding.subject)]
     if not in_headline(verdict, finding):
@@ -342,16 +335,13 @@ def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
 
 
 def _undecided(verdict: Verdict) -> tuple[Fact, ...]:
-    return tuple(
-        Fact(metric_label(result.metric), _reason_and_rate(result))
-        for result in verdict.metrics
-        if result.outcome == VerdictKind.INCONCLUSIVE
-    )
-
-
-def _reason_and_rate(result: MetricResult) -> Text:
-    growth = growth_of(result)
-    return result.reason if growth is None else phrase(f"{result.reason}: ", growth)
+    facts = []
+    for result in verdict.metrics:
+        if result.outcome == VerdictKind.INCONCLUSIVE:
+            growth = growth_of(result)
+            why = result.reason if growth is None else phrase(f"{result.reason}: ", growth)
+            facts.append(Fact(metric_label(result.metric), why))
+    return tuple(facts)
 
 
 def _not_covered(verdict: Verdict) -> list[Fact]:

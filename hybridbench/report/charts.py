@@ -142,7 +142,7 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
     drivers = [finding.driver for finding in verdict.findings if finding.driver]
     groups = [
         ChartGroup("Memory", _planned(record, _MEMORY, results)),
-        ChartGroup("Processes", _process_charts(record, results)),
+        ChartGroup("Processes", _charts_of(record, results, _of_processes(record))),
         ChartGroup("Stale objects", _stray_charts(record)),
         ChartGroup("Pools", pool_charts(record)),
         ChartGroup("Traffic", _planned(record, _TRAFFIC, results, served(verdict))),
@@ -266,7 +266,8 @@ def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...
             if rate.size and rate.max() > 0:
                 lines.append(Line(name.removeprefix("events."), t_s, rate))
     lines.sort(key=lambda line: -float(line.value.mean()))
-    named = [line for line in lines if _is_driver(line.label, drivers)]
+    driving = {driver.removeprefix("events.") for driver in drivers}
+    named = [line for line in lines if line.label in driving]
     rest = [line for line in lines if line not in named]
     charts = []
     if named:
@@ -277,10 +278,6 @@ def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...
             title = "Events" if index == 0 else f"Events, less frequent ({index + 1})"
             charts.append(_rate_chart(f"events-{index}", title, part))
     return tuple(charts)
-
-
-def _is_driver(counter: str, drivers: Sequence[str]) -> bool:
-    return any(counter == driver.removeprefix("events.") for driver in drivers)
 
 
 def _rate_chart(key: str, title: str, lines: Sequence[Line]) -> Chart:
@@ -323,12 +320,8 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
     return _charts_of(record, results, others)
 
 
-def _process_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
-    """Chart what may leak in each process with a role, if it changed: memory first, by size."""
-    return _charts_of(record, results, _of_processes(record))
-
-
 def _of_processes(record: RunRecord) -> list[str]:
+    """Return the series of what may leak in each process with a role: memory first, by size."""
     found = []
     for name, series in record.series.items():
         spec = spec_of(name)

@@ -177,15 +177,14 @@ def _answer(
             yield Fact("Speed", phrase(who, sentence))
         for row in side.leaks:
             if row.change in TOLD:
-                yield Fact(
-                    f"Leak {row.change.value.lower()}", who + _leak_sentence(row, side.leaks)
-                )
+                said = who + leak_text(row, side.leaks) + (f"; {row.reason}" if row.reason else "")
+                yield Fact(f"Leak {row.change.value.lower()}", said)
         memory = [m for m in side.metrics if m.metric in (MEMORY_AT_REST, PEAK_MEMORY)]
         if memory:
-            said = [
+            levels = [
                 phrase(f"{m.label} ", change(m, letter(side.version)), f" {m.word}") for m in memory
             ]
-            yield Fact("Memory", phrase(who, joined("; ", said)))
+            yield Fact("Memory", phrase(who, joined("; ", levels)))
     yield _next_step(comparison, verdict, command)
 
 
@@ -195,10 +194,6 @@ def _metric_sentence(metric: MetricComparison, verdict: ComparisonVerdict, other
     pairs = phrase(f" {metric.word}, ", ratio.shown(Form.COUNT), blocks)
     undecided = undecided_text(metric)
     return phrase(f"{metric.label} ", ratio, pairs, f"; {undecided}" if undecided else "")
-
-
-def _leak_sentence(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
-    return leak_text(row, leaks) + (f"; {row.reason}" if row.reason else "")
 
 
 def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequence[str]) -> Fact:
