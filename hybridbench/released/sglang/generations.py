@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from hybridbench.released.adapter import not_driven
@@ -52,18 +54,6 @@ class Generation:
     next_batch: Callable[[Any], Any]
     held: Callable[[Any], Held]
     tracked_until: Callable[[Any], int | None]
-
-
-def _tokens(ids: Sequence[int]) -> Any:
-    return array("q", ids)
-
-
-def _of_pool(rows: Any) -> Any:
-    return rows.mamba_pool.free_slots
-
-
-def _of_allocator(rows: Any) -> Any:
-    return rows.mamba_allocator.free_slots
 
 
 def _next_batch(scheduler: Any) -> Any:
@@ -122,7 +112,7 @@ def _tracked_in_kv(req: Any) -> int | None:
 _FIRST: Final = Generation(
     releases=("0.5.9",),
     token_ids=list,
-    states=_of_pool,
+    states=attrgetter("mamba_pool.free_slots"),
     sessions=None,
     unified_tree="absent",
     next_batch=_next_batch,
@@ -143,8 +133,8 @@ _WITH_UNIFIED_TREE: Final = replace(
 _WITH_ALLOCATOR: Final = replace(
     _WITH_UNIFIED_TREE,
     releases=("0.5.13", "0.5.13.post1", "0.5.14", "0.5.15", "0.5.15.post1"),
-    token_ids=_tokens,
-    states=_of_allocator,
+    token_ids=partial(array, "q"),
+    states=attrgetter("mamba_allocator.free_slots"),
 )
 _WITH_PLAN: Final = replace(
     _WITH_ALLOCATOR,

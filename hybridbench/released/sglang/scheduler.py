@@ -29,15 +29,14 @@ from hybridbench.released.adapter import CacheWatch, Step
 from hybridbench.released.sglang.accounts import TreeAccounts, slots_of
 from hybridbench.released.sglang.generations import Held, generation_of
 from hybridbench.released.sglang.parts import Unpinned, build_scheduler
+from hybridbench.released.sglang.request_watch import TrackWatch, WindowWatch
 from hybridbench.released.sglang.rust_core import (
     UNCOUNTED,
     RustCoreWatch,
     parts,
     rust_core,
 )
-from hybridbench.released.sglang.tracks import TrackWatch
 from hybridbench.released.sglang.trees import Part, Reader, TreeWatch, reader_of, walk
-from hybridbench.released.sglang.windows import WindowWatch
 
 # The release aborts every request whose rid starts with the given one; this mark prevents that.
 _END_OF_RID: Final = "/"
