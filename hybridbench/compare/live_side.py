@@ -373,7 +373,7 @@ class LiveSide:
         # Scan the heap still in the traffic's phase, so that the scan is part of the judged time.
         loop.post_heap_scan()
         loop.wait_for(loop.no_scan_open, _SCAN_PATIENCE_S)
-        worker.steps.checkpoint_at_rest(audit=False)
+        worker.steps.checkpoint_at_rest()
         self._manifest = msgspec.structs.replace(
             with_counts(self._manifest, self._traffic.counts()), workload=self._traffic.describe()
         )

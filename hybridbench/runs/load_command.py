@@ -31,7 +31,7 @@ class LoadCommand:
     Args:
         command: the program and its arguments.
         environment: its entire environment.
-        output: the file for its output, whose last line is reported when it fails.
+        output: the file for its output.
     """
 
     def __init__(
@@ -55,12 +55,29 @@ class LoadCommand:
         return self._process is not None or self._due_s is not None
 
     def start(self) -> None:
-        """Begin the first round.
+        """Begin a round.
 
         Raises:
             UsageError: the system cannot start it.
         """
-        self._start()
+        self._due_s = None
+        try:
+            with self._output.open_for_worker() as output:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self._environment,
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call
+                )
+        except OSError as error:
+            raise UsageError(
+                f"{self._command[0]}: it cannot be started ({error.strerror}).", option="--load"
+            ) from error
+        self._started_s = self._clock.monotonic_s()
+        self.rounds += 1
 
     def tend(self) -> None:
         """Restart it if it has ended; after three failures in a row ``failure`` gives the reason
@@ -68,7 +85,7 @@ class LoadCommand:
         """
         now_s = self._clock.monotonic_s()
         if self._due_s is not None and not self._paused and now_s >= self._due_s:
-            self._start()
+            self.start()
         if self._process is None or self._process.poll() is None or self.failure:
             return
         self._learn(self._process.returncode, now_s - self._started_s)
@@ -99,36 +116,12 @@ class LoadCommand:
         _to_group(process, signal.SIGKILL)
         await_killed(process)
 
-    def _start(self) -> None:
-        self._due_s = None
-        try:
-            with self._output.open_for_worker() as output:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=self._environment,
-                    start_new_session=True,
-                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call
-                )
-        except OSError as error:
-            raise UsageError(
-                f"{self._command[0]}: it cannot be started ({error.strerror}).", option="--load"
-            ) from error
-        self._started_s = self._clock.monotonic_s()
-        self.rounds += 1
-
     def _learn(self, returncode: int, lasted_s: float) -> None:
         failed = returncode != 0 and lasted_s < _SOON_S
         self._failures = self._failures + 1 if failed else 0
         if self._failures >= _FAILURES_MAX:
             how = ExitStatus.from_returncode(returncode).text
             self.failure = f"the load command failed {self._failures} times in a row ({how})"
-
-    def last_line(self) -> str:
-        """Its last line of output: for the terminal only, because it may quote prompts."""
-        return next((line for line in reversed(self._output.tail()) if line.strip()), "")
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

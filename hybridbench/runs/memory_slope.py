@@ -16,7 +16,6 @@ from hybridbench.analysis.distributions import autocorrelation, t_quantile
 _BLOCKS_MAX = 64
 _BLOCKS_MIN = 8
 _HOUR_S = 3600.0
-_CONFIDENCE = 0.95
 _PHI_MAX = 0.95
 
 
@@ -64,4 +63,4 @@ class MemorySlope:
         error = math.sqrt(float(residuals @ residuals) / (count - 2) / spread)
         phi = autocorrelation(residuals, fitted=2, most=_PHI_MAX)
         error *= math.sqrt((1.0 + phi) / (1.0 - phi))
-        return Slope(slope, t_quantile(0.5 + _CONFIDENCE / 2, count - 2) * error)
+        return Slope(slope, t_quantile(0.975, count - 2) * error)
