@@ -22,16 +22,20 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.reasons import (
     BoundedTogether,
+    Growing,
     GrowingSegments,
     LeakingSegments,
     LeakTogether,
+    LimitNotMeasured,
     OpenSegments,
+    TooFewSamples,
+    TooShort,
+    YoungRun,
     bound_of,
 )
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import Unit, spec_of
 from hybridbench.foundation.units import format_duration
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -48,11 +52,11 @@ _LEAK_LEVEL = 0.999
 _MANY = 1e6
 # Reasons that only call for a longer segment.
 _MERELY_SHORT = (
-    ReasonCode.TOO_SHORT,
-    ReasonCode.TOO_FEW_SAMPLES,
-    ReasonCode.YOUNG_RUN,
-    ReasonCode.LIMIT_NOT_MEASURED,
-    ReasonCode.GROWING,
+    TooShort.code,
+    TooFewSamples.code,
+    YoungRun.code,
+    LimitNotMeasured.code,
+    Growing.code,
 )
 
 

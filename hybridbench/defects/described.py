@@ -151,7 +151,7 @@ def rests_on_counts(signature: Signature) -> bool:
     """Whether an exact count shows the defect in a run of any length, without statistics."""
     from hybridbench.analysis.findings.kinds import evidence_of
     from hybridbench.defects.defect import FoundBy
-    from hybridbench.records.codes import Evidence
+    from hybridbench.records.finding import Evidence
 
     counted = all(evidence_of(kind) is Evidence.EXACT for kind in signature.kinds)
     return signature.found_by is FoundBy.SOAK and counted

@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import Evidence
 from hybridbench.records.json_value import JsonValue
 
 if TYPE_CHECKING:
     from hybridbench.records.verdict import Finding
+
+
+class Evidence(StrEnum):
+    """The kind of evidence behind a finding.
+
+    Missing samples, missing coverage and measurement overhead can spoil a fit, but they cannot
+    refute a count.
+    """
+
+    EXACT = "exact"  # counted, or reported by the engine itself
+    STATISTICAL = "statistical"  # a fit, or an interval
 
 
 @dataclass(frozen=True)

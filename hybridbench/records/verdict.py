@@ -176,7 +176,7 @@ class Why(msgspec.Struct, frozen=True, dict=True):
     Only code and data are stored: ``text``, the wording, is empty after reading it back.
     """
 
-    code: str  # of ReasonCode or ComparedCode; later versions may have more
+    code: str  # of a class of reasons; later versions may have more
     data: Mapping[str, JsonValue] = {}
     text: ClassVar[str] = ""  # set on each instance, but not a field
 

@@ -13,8 +13,7 @@ from hybridbench.analysis.findings.growth import Growth, Undecided, faster_than
 from hybridbench.analysis.findings.kinds import evidence_of, finding_kinds
 from hybridbench.analysis.trend import reasons
 from hybridbench.records.codec import from_json
-from hybridbench.records.codes import Evidence
-from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded
+from hybridbench.records.finding import Basis, Evidence, Faster, HowDriven, Recorded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate, Reason, VerdictKind
 

@@ -7,14 +7,13 @@ from typing import ClassVar
 from hybridbench.analysis.findings.growth import faster_than
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_percent
-from hybridbench.records.codes import ComparedCode
 from hybridbench.records.verdict import LowerEnd, Rate, Reason, UpperEnd
 
 
 class FewPairs(Reason, frozen=True, kw_only=True):
     """Too few ``pairs`` of blocks to estimate a spread."""
 
-    code: ClassVar[str] = ComparedCode.FEW_PAIRS
+    code: ClassVar[str] = "few-pairs"
 
     pairs: int
 
@@ -25,7 +24,7 @@ class FewPairs(Reason, frozen=True, kw_only=True):
 class NotAlone(Reason, frozen=True, kw_only=True):
     """Other processes used the run's CPUs; ``shares`` gives the share of each run's time."""
 
-    code: ClassVar[str] = ComparedCode.NOT_ALONE
+    code: ClassVar[str] = "not-alone"
 
     shares: tuple[float, ...]
 
@@ -37,14 +36,14 @@ class NotAlone(Reason, frozen=True, kw_only=True):
 class LoadUnknown(Reason, frozen=True, kw_only=True):
     """Nothing recorded whether other load disturbed the runs."""
 
-    code: ClassVar[str] = ComparedCode.LOAD_UNKNOWN
+    code: ClassVar[str] = "load-unknown"
     said: ClassVar[str] = "it is not known whether each run had the machine to itself"
 
 
 class NearMargin(Reason, frozen=True, kw_only=True):
     """A change that is certain but may be smaller than ``margin`` (a share)."""
 
-    code: ClassVar[str] = ComparedCode.NEAR_MARGIN
+    code: ClassVar[str] = "near-margin"
 
     margin: float
 
@@ -58,7 +57,7 @@ class NearMargin(Reason, frozen=True, kw_only=True):
 class AcrossMargin(Reason, frozen=True, kw_only=True):
     """A change that may be zero and may be larger than ``margin`` (a share)."""
 
-    code: ClassVar[str] = ComparedCode.ACROSS_MARGIN
+    code: ClassVar[str] = "across-margin"
 
     margin: float
 
@@ -69,7 +68,7 @@ class AcrossMargin(Reason, frozen=True, kw_only=True):
 class OtherDriver(Reason, frozen=True, kw_only=True):
     """The same finding, driven by a different event in each run."""
 
-    code: ClassVar[str] = ComparedCode.OTHER_DRIVER
+    code: ClassVar[str] = "other-driver"
 
     first: str | None
     second: str | None
@@ -84,7 +83,7 @@ class OtherDriver(Reason, frozen=True, kw_only=True):
 class FewEvents(Reason, frozen=True, kw_only=True):
     """Too few ``events`` of the driver for the finding to be expected."""
 
-    code: ClassVar[str] = ComparedCode.FEW_EVENTS
+    code: ClassVar[str] = "few-events"
 
     events: float
     driver: str
@@ -96,7 +95,7 @@ class FewEvents(Reason, frozen=True, kw_only=True):
 class OneRunAlone(Reason, frozen=True, kw_only=True):
     """Growth that is a leak in one ``run``, and may be as fast in the other."""
 
-    code: ClassVar[str] = ComparedCode.ONE_RUN_ALONE
+    code: ClassVar[str] = "one-run-alone"
 
     run: str
 
@@ -107,7 +106,7 @@ class OneRunAlone(Reason, frozen=True, kw_only=True):
 class FasterThanMemory(Reason, frozen=True, kw_only=True):
     """Objects that grow by more bytes an hour than private memory can."""
 
-    code: ClassVar[str] = ComparedCode.FASTER_THAN_MEMORY
+    code: ClassVar[str] = "faster-than-memory"
 
     value: float
     lower: LowerEnd
@@ -122,40 +121,40 @@ class FasterThanMemory(Reason, frozen=True, kw_only=True):
 class ShorterRun(Reason, frozen=True, kw_only=True):
     """The version without the finding ran for too short a time to show it."""
 
-    code: ClassVar[str] = ComparedCode.SHORTER_RUN
+    code: ClassVar[str] = "shorter-run"
     said: ClassVar[str] = "the version without it ran for a much shorter time"
 
 
 class UnderATenth(Reason, frozen=True, kw_only=True):
     """Rates that differ by too little to matter."""
 
-    code: ClassVar[str] = ComparedCode.UNDER_A_TENTH
+    code: ClassVar[str] = "under-a-tenth"
     said: ClassVar[str] = "the rates differ by less than a tenth"
 
 
 class InvalidRun(Reason, frozen=True, kw_only=True):
     """Trends fitted in an INVALID run are meaningless."""
 
-    code: ClassVar[str] = ComparedCode.INVALID_RUN
+    code: ClassVar[str] = "invalid-run"
     said: ClassVar[str] = "one of the runs is INVALID"
 
 
 class NoRate(Reason, frozen=True, kw_only=True):
     """A run without a rate, so there is no difference."""
 
-    code: ClassVar[str] = ComparedCode.NO_RATE
+    code: ClassVar[str] = "no-rate"
     said: ClassVar[str] = "one of the runs has no rate to compare"
 
 
 class BelowLimit(Reason, frozen=True, kw_only=True):
     """Disjoint intervals, both below the limit."""
 
-    code: ClassVar[str] = ComparedCode.BELOW_LIMIT
+    code: ClassVar[str] = "below-limit"
     said: ClassVar[str] = "growth differs, and is below the limit in both versions"
 
 
 class NoLeak(Reason, frozen=True, kw_only=True):
     """Disjoint intervals, and no leak in either run."""
 
-    code: ClassVar[str] = ComparedCode.NO_LEAK
+    code: ClassVar[str] = "no-leak"
     said: ClassVar[str] = "growth differs, but is a leak in neither run alone"

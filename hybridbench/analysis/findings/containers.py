@@ -23,9 +23,8 @@ from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.findings.words import driver_evidence, per_event
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_count
-from hybridbench.records.codes import Evidence
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Evidence, Words
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 
 _PREFIX, _SUFFIX = "container.", ".len"

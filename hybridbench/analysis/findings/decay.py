@@ -32,8 +32,7 @@ from hybridbench.analysis.trend.work_cost import (
 from hybridbench.analysis.trend.worsening import Worsening
 from hybridbench.foundation.metrics import Unit, declared
 from hybridbench.foundation.units import format_percent
-from hybridbench.records.codes import Evidence
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Evidence, Words
 from hybridbench.records.verdict import DecayResult, Finding, VerdictKind
 
 _FEWEST_BLOCKS = 8

@@ -35,8 +35,7 @@ from hybridbench.foundation.metrics import (
     label_of,
 )
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
-from hybridbench.records.codes import Evidence
-from hybridbench.records.finding import Basis, Faster, Words
+from hybridbench.records.finding import Basis, Evidence, Faster, Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.rates import full_rate_text, rate_text
 from hybridbench.records.verdict import (

@@ -16,9 +16,8 @@ from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence,
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
 from hybridbench.foundation.metrics import MEMORY, Unit, declared
 from hybridbench.foundation.units import format_bytes, format_duration
-from hybridbench.records.codes import Evidence
 from hybridbench.records.events import PAGE
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Evidence, Words
 from hybridbench.records.rates import number, per_text
 from hybridbench.records.verdict import Finding, Rate
 

@@ -10,8 +10,7 @@ from types import ModuleType
 
 from hybridbench.analysis import findings
 from hybridbench.analysis.findings.engine_reports import ENGINE_PREFIX
-from hybridbench.records.codes import Evidence
-from hybridbench.records.finding import Basis
+from hybridbench.records.finding import Basis, Evidence
 
 
 @cache

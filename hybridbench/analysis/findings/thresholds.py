@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import Evidence
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Evidence, Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
 from hybridbench.thresholds.result import ThresholdResult

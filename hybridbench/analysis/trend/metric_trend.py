@@ -55,7 +55,6 @@ from hybridbench.foundation.metrics import (
     Unit,
     spec_of,
 )
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
 
@@ -242,7 +241,7 @@ class _Terms:
         ``reason`` is why it is not a leak.  A line without a warm-up does not settle.  After
         ``steady`` the profile's limit says how much may still settle within the hour.
         """
-        unexplained = reason == ReasonCode.TOO_SHORT and not self.window.steady
+        unexplained = reason == TooShort.code and not self.window.steady
         settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
         if self.spec.unit is Unit.BYTES and self.window.duration_s >= settled_s:
             return self.doubtful_share * self.floor
@@ -452,7 +451,7 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
 
 def _fills(found: Estimate) -> bool:
     """Whether growth slows down; the pace check can also fail for other reasons."""
-    if found.reason != ReasonCode.STILL_FILLING:
+    if found.reason != StillFilling.code:
         return False
     return found.fade is None or found.fade[0] > max(found.fade[1], 0.0)
 

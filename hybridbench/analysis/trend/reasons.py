@@ -10,7 +10,6 @@ import msgspec
 
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.codec import from_json
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.rates import TINY, amount
 from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
 
@@ -32,7 +31,7 @@ class _OfMetric(Reason, frozen=True, kw_only=True):
 class EveryModelGrows(_OfMetric, frozen=True, kw_only=True):
     """A leak: growth above ``faster_than`` in all models that fit well; ``model`` fits best."""
 
-    code: ClassVar[str] = ReasonCode.EVERY_MODEL_GROWS
+    code: ClassVar[str] = "every-model-grows"
 
     model: str
     faster_than: float
@@ -48,7 +47,7 @@ class EveryModelGrows(_OfMetric, frozen=True, kw_only=True):
 class Bounded(_OfMetric, frozen=True, kw_only=True):
     """CLEAN: growth of at most ``upper`` is below ``bound``, which ``source`` set."""
 
-    code: ClassVar[str] = ReasonCode.BOUNDED
+    code: ClassVar[str] = "bounded"
 
     upper: UpperEnd
     bound: float
@@ -72,7 +71,7 @@ class OfFloors(_OfMetric, frozen=True, kw_only=True):
 class FloorsRise(OfFloors, frozen=True, kw_only=True):
     """A leak: the level after collections keeps rising."""
 
-    code: ClassVar[str] = ReasonCode.FLOORS_RISE
+    code: ClassVar[str] = "floors-rise"
 
     def text(self) -> str:
         return f"the level after each of {self.collections} full collections keeps rising"
@@ -81,7 +80,7 @@ class FloorsRise(OfFloors, frozen=True, kw_only=True):
 class FloorsBounded(OfFloors, frozen=True, kw_only=True):
     """CLEAN: the level after collections grows by at most ``upper``."""
 
-    code: ClassVar[str] = ReasonCode.FLOORS_BOUNDED
+    code: ClassVar[str] = "floors-bounded"
 
     def text(self) -> str:
         upper = _hourly(self.upper, self.unit)
@@ -91,7 +90,7 @@ class FloorsBounded(OfFloors, frozen=True, kw_only=True):
 class FewCollections(OfFloors, frozen=True, kw_only=True):
     """Undecided: the collections do not rule out growth of up to ``upper``."""
 
-    code: ClassVar[str] = ReasonCode.FEW_COLLECTIONS
+    code: ClassVar[str] = "few-collections"
 
     def text(self) -> str:
         return (
@@ -103,7 +102,7 @@ class FewCollections(OfFloors, frozen=True, kw_only=True):
 class Growing(_OfMetric, frozen=True, kw_only=True):
     """Undecided: significant growth; a longer run must show whether it continues."""
 
-    code: ClassVar[str] = ReasonCode.GROWING
+    code: ClassVar[str] = "growing"
 
     value: float
     lower: LowerEnd
@@ -119,7 +118,7 @@ class Growing(_OfMetric, frozen=True, kw_only=True):
 class BelowFloor(Growing, frozen=True, kw_only=True):
     """Permanently undecided: significant growth below ``floor``, where a leak begins."""
 
-    code: ClassVar[str] = ReasonCode.BELOW_FLOOR
+    code: ClassVar[str] = "below-floor"
 
     floor: float
 
@@ -134,7 +133,7 @@ class BelowFloor(Growing, frozen=True, kw_only=True):
 class NoSteadyState(Growing, frozen=True, kw_only=True):
     """Undecided: growth in every model, as during a warm-up."""
 
-    code: ClassVar[str] = ReasonCode.NO_STEADY_STATE
+    code: ClassVar[str] = "no-steady-state"
 
     def text(self) -> str:
         return f"{super().text()}, but without a steady event this may still be warm-up"
@@ -156,7 +155,7 @@ class Open(Reason, frozen=True, kw_only=True):
 class StillFilling(Open, frozen=True, kw_only=True):
     """Growth per hour in the first and the second half of the window."""
 
-    code: ClassVar[str] = ReasonCode.STILL_FILLING
+    code: ClassVar[str] = "still-filling"
 
     early: float
     late: float
@@ -172,7 +171,7 @@ class StillFilling(Open, frozen=True, kw_only=True):
 class TooShort(Open, frozen=True, kw_only=True):
     """Growth of ``upper`` is possible, but CLEAN allows only ``bound``."""
 
-    code: ClassVar[str] = ReasonCode.TOO_SHORT
+    code: ClassVar[str] = "too-short"
 
     upper: UpperEnd
     bound: float
@@ -186,7 +185,7 @@ class TooShort(Open, frozen=True, kw_only=True):
 class LoadClimbs(Open, frozen=True, kw_only=True):
     """Growth may come from more requests in flight."""
 
-    code: ClassVar[str] = ReasonCode.LOAD_CLIMBS
+    code: ClassVar[str] = "load-climbs"
     said: ClassVar[str] = (
         "the number of requests in flight rose with it; repeat the run at constant load"
     )
@@ -195,14 +194,14 @@ class LoadClimbs(Open, frozen=True, kw_only=True):
 class FewCycles(Open, frozen=True, kw_only=True):
     """A sawtooth with too few teeth."""
 
-    code: ClassVar[str] = ReasonCode.FEW_CYCLES
+    code: ClassVar[str] = "few-cycles"
     said: ClassVar[str] = "too few troughs to measure growth under the sawtooth"
 
 
 class OneCycle(Open, frozen=True, kw_only=True):
     """A rise like an earlier one that was freed, such as that of a daily load cycle."""
 
-    code: ClassVar[str] = ReasonCode.ONE_CYCLE
+    code: ClassVar[str] = "one-cycle"
     said: ClassVar[str] = (
         "it rose as high and as slowly before, and all of that was freed; only a run of two "
         "full cycles would show whether it leaks"
@@ -212,7 +211,7 @@ class OneCycle(Open, frozen=True, kw_only=True):
 class LowsRise(Open, frozen=True, kw_only=True):
     """Growth per hour from the lowest level before a peak to the lowest after it."""
 
-    code: ClassVar[str] = ReasonCode.LOWS_RISE
+    code: ClassVar[str] = "lows-rise"
 
     value: float
     unit: str
@@ -228,14 +227,14 @@ class LowsRise(Open, frozen=True, kw_only=True):
 class FewSteps(Open, frozen=True, kw_only=True):
     """A staircase with too few steps."""
 
-    code: ClassVar[str] = ReasonCode.FEW_STEPS
+    code: ClassVar[str] = "few-steps"
     said: ClassVar[str] = "it grew in too few steps to tell whether they continue"
 
 
 class TooFewSamples(_OfMetric, frozen=True, kw_only=True):
     """Undecided: no model can be fitted."""
 
-    code: ClassVar[str] = ReasonCode.TOO_FEW_SAMPLES
+    code: ClassVar[str] = "too-few-samples"
 
     samples: int
     judged_s: float
@@ -249,14 +248,14 @@ class TooFewSamples(_OfMetric, frozen=True, kw_only=True):
 class YoungRun(Reason, frozen=True, kw_only=True):
     """Undecided so far, in the live view."""
 
-    code: ClassVar[str] = ReasonCode.YOUNG_RUN
+    code: ClassVar[str] = "young-run"
     said: ClassVar[str] = "it grows, but the run is too short to tell whether that continues"
 
 
 class NoLimit(_OfMetric, frozen=True, kw_only=True):
     """Undecided: there is no limit for a run of any length."""
 
-    code: ClassVar[str] = ReasonCode.NO_LIMIT
+    code: ClassVar[str] = "no-limit"
 
     upper: UpperEnd
 
@@ -268,7 +267,7 @@ class NoLimit(_OfMetric, frozen=True, kw_only=True):
 class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
     """Undecided: only longer runs have a limit."""
 
-    code: ClassVar[str] = ReasonCode.LIMIT_NOT_MEASURED
+    code: ClassVar[str] = "limit-not-measured"
 
     def text(self) -> str:
         return (
@@ -288,7 +287,7 @@ class WithinBudget(Reason, frozen=True, kw_only=True):
             is known.
     """
 
-    code: ClassVar[str] = ReasonCode.WITHIN_BUDGET
+    code: ClassVar[str] = "within-budget"
 
     caches: tuple[str, ...]
     budget: int
@@ -312,7 +311,7 @@ class WithinBudget(Reason, frozen=True, kw_only=True):
 class CacheIsFilling(Reason, frozen=True, kw_only=True):
     """Undecided: a bounded container of the process is still filling, until ``full_in_s``."""
 
-    code: ClassVar[str] = ReasonCode.CACHE_FILLS
+    code: ClassVar[str] = "cache-fills"
 
     path: str
     size: float
@@ -336,7 +335,7 @@ class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
         full_in_s: seconds until it is certainly full; None if unknown.
     """
 
-    code: ClassVar[str] = ReasonCode.KV_CACHE_FILLS
+    code: ClassVar[str] = "kv-cache-fills"
 
     tokens: float | None
     computed: float
@@ -364,7 +363,7 @@ class _OfSegments(Reason, frozen=True, kw_only=True):
 class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
     """A leak in ``leaking`` segments; ``last`` is the reason in the last of them."""
 
-    code: ClassVar[str] = ReasonCode.LEAKING_SEGMENTS
+    code: ClassVar[str] = "leaking-segments"
 
     leaking: int
     last: Why | None
@@ -377,7 +376,7 @@ class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
 class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
     """Undecided: the segments grow together, but none is a leak alone."""
 
-    code: ClassVar[str] = ReasonCode.GROWING_SEGMENTS
+    code: ClassVar[str] = "growing-segments"
 
     def text(self) -> str:
         return (
@@ -389,7 +388,7 @@ class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
 class LeakTogether(_OfSegments, frozen=True, kw_only=True):
     """A leak that no segment shows alone."""
 
-    code: ClassVar[str] = ReasonCode.LEAK_TOGETHER
+    code: ClassVar[str] = "leak-together"
 
     def text(self) -> str:
         return f"no segment is long enough alone; all {self.segments} grow, confirmed together"
@@ -398,7 +397,7 @@ class LeakTogether(_OfSegments, frozen=True, kw_only=True):
 class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
     """CLEAN: growth is below ``bound``, if there is one, or each segment is clean."""
 
-    code: ClassVar[str] = ReasonCode.BOUNDED_TOGETHER
+    code: ClassVar[str] = "bounded-together"
 
     bound: float | None
 
@@ -409,7 +408,7 @@ class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
 class OpenSegments(_OfSegments, frozen=True, kw_only=True):
     """Undecided for the reason of the last segment, ``last``."""
 
-    code: ClassVar[str] = ReasonCode.OPEN_SEGMENTS
+    code: ClassVar[str] = "open-segments"
 
     last: Why | None
 
@@ -424,7 +423,7 @@ class OpenSegments(_OfSegments, frozen=True, kw_only=True):
 class AnalysisFailed(Reason, frozen=True, kw_only=True):
     """Undecided: the analysis raised; ``error`` is the exception's type and message."""
 
-    code: ClassVar[str] = ReasonCode.ANALYSIS_FAILED
+    code: ClassVar[str] = "analysis-failed"
 
     error: str
 
@@ -435,7 +434,7 @@ class AnalysisFailed(Reason, frozen=True, kw_only=True):
 class Unreadable(Reason, frozen=True, kw_only=True):
     """Undecided: ``samples`` samples exceed ``beyond``, which no measurement can."""
 
-    code: ClassVar[str] = ReasonCode.UNREADABLE
+    code: ClassVar[str] = "unreadable"
 
     samples: int
     beyond: float
@@ -448,7 +447,7 @@ class Unreadable(Reason, frozen=True, kw_only=True):
 class NoNumber(Reason, frozen=True, kw_only=True):
     """Undecided: the column measures memory in a form that is not read; ``cell`` is the first."""
 
-    code: ClassVar[str] = ReasonCode.NO_NUMBER
+    code: ClassVar[str] = "no-number"
 
     cell: str
     line: int
@@ -460,7 +459,7 @@ class NoNumber(Reason, frozen=True, kw_only=True):
 class ContainsCache(Reason, frozen=True, kw_only=True):
     """The column's total includes the page cache; record ``instead``."""
 
-    code: ClassVar[str] = ReasonCode.CONTAINS_CACHE
+    code: ClassVar[str] = "contains-cache"
 
     column: str
     instead: str
@@ -474,7 +473,7 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
 class MayCount(Reason, frozen=True, kw_only=True):
     """The column may be a count of events, or data on a disk: it only changes one way."""
 
-    code: ClassVar[str] = ReasonCode.MAY_COUNT
+    code: ClassVar[str] = "may-count"
 
     column: str
 
@@ -488,7 +487,7 @@ class MayCount(Reason, frozen=True, kw_only=True):
 class FewDigits(Reason, frozen=True, kw_only=True):
     """The column rose by a few steps of ``step`` bytes, its last digit: too coarse for a bound."""
 
-    code: ClassVar[str] = ReasonCode.FEW_DIGITS
+    code: ClassVar[str] = "few-digits"
 
     step: float
 
@@ -502,7 +501,7 @@ class FewDigits(Reason, frozen=True, kw_only=True):
 class FewProcesses(Reason, frozen=True, kw_only=True):
     """The column fell sharply ``falls`` times, and each fall may be a restart."""
 
-    code: ClassVar[str] = ReasonCode.FEW_PROCESSES
+    code: ClassVar[str] = "few-processes"
 
     falls: int
 
@@ -517,7 +516,7 @@ class FewProcesses(Reason, frozen=True, kw_only=True):
 class Gaps(Reason, frozen=True, kw_only=True):
     """``share`` of the judged time has no samples."""
 
-    code: ClassVar[str] = ReasonCode.GAPS
+    code: ClassVar[str] = "gaps"
 
     share: float
 

@@ -32,7 +32,6 @@ from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import Unit
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import EngineViolation, Segment
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.stored_verdict import verdict_from_json
@@ -331,7 +330,7 @@ def test_a_column_that_cannot_be_judged_is_undecided(
     assert row is not None
     assert row.verdict is VerdictKind.INCONCLUSIVE
     assert row.result.why is not None
-    assert row.result.why.code == ReasonCode.ANALYSIS_FAILED
+    assert row.result.why.code == "analysis-failed"
     assert row.failure is not None
     assert "Traceback" in row.failure.trace
     with pytest.raises(BrokenError):
@@ -357,7 +356,7 @@ def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback
     assert ended.value.exit_code == int(ExitCode.INCONCLUSIVE)
     if output is JudgeFormat.JSON:
         (row,) = json.loads(said.out)["files"][0]["metrics"]
-        assert row["code"] == ReasonCode.ANALYSIS_FAILED
+        assert row["code"] == "analysis-failed"
     assert "the analysis failed: BrokenError: on purpose" in " ".join(said.out.split())
     assert "BrokenError: on purpose" in said.err
 

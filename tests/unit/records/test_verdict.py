@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from hybridbench.analysis.findings.kinds import evidence_of
-from hybridbench.records.codes import Evidence
+from hybridbench.records.finding import Evidence
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind, precedence
 from tests.unit.made_findings import a_finding
 

@@ -12,7 +12,6 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
@@ -36,8 +35,8 @@ MOSTLY: dict[str, JsonValue] = {
 }
 THREE = Rate(3.0, 3.0, 3.0, "state slots", "session close")
 GROWTH: dict[str, JsonValue] = {"value": 3e9, "lower": 2.9e9, "upper": 3.1e9, "unit": "B"}
-GROWING = to_json(Why(ReasonCode.GROWING, GROWTH))
-FEW = Why(ReasonCode.TOO_FEW_SAMPLES, {"samples": 16, "judged_s": 474.0, "samples_needed": 30})
+GROWING = to_json(Why("growing", GROWTH))
+FEW = Why("too-few-samples", {"samples": 16, "judged_s": 474.0, "samples_needed": 30})
 MISSED = ThresholdResult(
     text="rss.slope<200MiB/h",
     metric="rss_anon_swap_bytes",
