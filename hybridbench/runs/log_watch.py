@@ -83,7 +83,7 @@ class LogWatch:
         if key not in self._counts and len(self._counts) >= _SAYINGS_MAX:
             return
         count = self._counts[key] = self._counts.get(key, 0) + 1
-        if not _is_power_of_ten(count):
+        if str(count).rstrip("0") != "1":  # no power of ten
             return
         events: list[Event] = [] if trouble is None else [EngineLog(kept, count)]
         events += [
@@ -96,7 +96,3 @@ class LogWatch:
                 self._recorder.event(event)
             else:
                 self._recorder.at(stamp_s, event)
-
-
-def _is_power_of_ten(count: int) -> bool:
-    return str(count).rstrip("0") == "1"

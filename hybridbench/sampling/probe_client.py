@@ -20,7 +20,7 @@ import msgspec
 
 from hybridbench import probe
 from hybridbench.foundation.foreign import GIB, MIB
-from hybridbench.sampling.headroom import Headroom, memory_headroom
+from hybridbench.sampling.headroom import memory_headroom
 from hybridbench.sampling.process import ProcessGoneError, read_process_memory
 
 DIRECTORY = "HYBRIDBENCH_PROBE_DIR"
@@ -379,7 +379,10 @@ class ProbeClient:
         if own_bytes > self._fork_bytes_max:
             return "slices", []
         if room is not None and room.left_bytes < need_bytes:
-            raise ProbeError(_no_room(pid, need_bytes, room))
+            raise ProbeError(
+                f"no heap scan of process {pid}: a copy of it may need {need_bytes >> 20} MiB, "
+                f"and {room.left_bytes >> 20} MiB are left."
+            )
         return "fork", _device_ranges(Path(f"/proc/{pid}"))
 
     def _ask(self, pid: int, request: Mapping[str, object], timeout_s: float) -> list[bytes]:
@@ -464,13 +467,6 @@ def _changes(
 ) -> dict[str, _Answer]:
     changed = {name: value for name, value in after.items() if before.get(name, gone) != value}
     return changed | {name: gone for name in before if name not in after}
-
-
-def _no_room(pid: int, need_bytes: int, room: Headroom) -> str:
-    return (
-        f"no heap scan of process {pid}: a copy of it may need {need_bytes >> 20} MiB, "
-        f"and {room.left_bytes >> 20} MiB are left."
-    )
 
 
 def _device_ranges(folder: Path) -> list[list[int]]:

@@ -41,12 +41,12 @@ class ReclaimHooks:
 
 def at_rest(work: ReclaimHooks) -> StageReading:
     """Take the first reading, without doing anything."""
-    return _step(REST, work, _nothing)
+    return _step(REST, work, lambda: None)
 
 
 def trim(work: ReclaimHooks) -> StageReading:
     """Make malloc release what it can; no object changes."""
-    return _step(TRIM, work, _nothing, trimmed=True)
+    return _step(TRIM, work, lambda: None, trimmed=True)
 
 
 def destructive_steps(work: ReclaimHooks) -> Iterator[StageReading]:
@@ -67,10 +67,6 @@ def _step(
     reading = work.read()
     seconds = time.perf_counter() - started_s
     return msgspec.structs.replace(reading, name=name, seconds=seconds)
-
-
-def _nothing() -> None:
-    """Do nothing, for steps that only read or trim."""
 
 
 def _collect_everything() -> None:

@@ -108,7 +108,9 @@ class LaunchedCommand(SeenTree):
         """Send every process SIGTERM, wait for the first one to end, and kill the rest."""
         self._tree.signal(signal.SIGTERM)
         if await_end(self._process, patience_s) is not None:
-            self._await_rest(min(patience_s, _REST_S))
+            deadline_s = time.monotonic() + min(patience_s, _REST_S)
+            while self._tree.members() and time.monotonic() < deadline_s:
+                time.sleep(_POLL_S)
         self.kill()
         return self.exit_status()
 
@@ -121,11 +123,6 @@ class LaunchedCommand(SeenTree):
                 break
             time.sleep(_POLL_S)
         return await_killed(self._process) is not None and not left
-
-    def _await_rest(self, patience_s: float) -> None:
-        deadline_s = time.monotonic() + patience_s
-        while self._tree.members() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
 
 
 def _start(
