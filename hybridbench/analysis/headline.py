@@ -7,9 +7,9 @@ from dataclasses import replace
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.words import headline, headline_room, times
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
+from hybridbench.analysis.trend.reasons import NoSteadyState
 from hybridbench.foundation.metrics import label_of
 from hybridbench.foundation.units import format_byte_rate, format_duration
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.finding import Recorded
 from hybridbench.records.rates import full_rate_text
 from hybridbench.records.verdict import (
@@ -137,4 +137,4 @@ def can_rule_out(
 
 def _awaits_steady(memory: MetricResult) -> bool:
     """Whether only a steady event is missing to call the growth a leak."""
-    return memory.why is not None and memory.why.code == ReasonCode.NO_STEADY_STATE
+    return memory.why is not None and memory.why.code == NoSteadyState.code
