@@ -79,7 +79,7 @@ def serving_table(verdict: Verdict) -> Table:
         note += ", end-to-end), first tokens (TTFT), gaps between tokens (ITL"
     note += "), requests ended (errors, aborts), admissions (hit rate). Errors include refusals."
     if any(result.name == "late_ms" for result in verdict.serving):
-        note += " Latencies count from when a request was to be sent."
+        note += " Latencies count from when a request was due, or in a closed loop, sent."
     if timed:
         note += f" Latencies are rounded to {share_text(RELATIVE_ERROR)}."
     columns = ("", "mean or total", *shares, "n")
