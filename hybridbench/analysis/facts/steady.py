@@ -58,18 +58,17 @@ class FirstFill:
     is_most: bool = True
 
 
-def observed_steady(record: RunRecord) -> float | None:
+def observed_steady(record: RunRecord, fill: FirstFill | None) -> float | None:
     """Return when the server was steady; None if it was not, or if that cannot be detected.
 
     If it has no gauge that reports it, this is when the last of its processes finished its first
-    fill.
+    ``fill``.
     """
     if reports_steady(record):
         reported = record.series[_REPORTED]
         before = np.flatnonzero(~(reported.value > 0))
         first = int(before[-1]) + 1 if before.size else 0
         return float(reported.t_s[first]) if first < len(reported) else None
-    fill = first_fill(record)
     return fill.end_s if fill is not None and fill.is_shown else None
 
 
@@ -133,15 +132,6 @@ def _fill(series: Series, begun_s: float) -> FirstFill | None:
     is_shown = last_s - end_s >= _TIMES_AS_LONG * lasted_s
     is_most = full - level[0] >= level[-1] - full
     return FirstFill(end_s, begun_s + _TIMES_IN_ALL * lasted_s, is_shown, bool(is_most))
-
-
-def is_quick_start(record: RunRecord) -> bool:
-    """Return whether a watched target has grown more since its first fill than by it.
-
-    Then the first fill may have been only its start, and the growth since the fill of a cache.
-    """
-    fill = first_fill(record)
-    return fill is not None and not fill.is_most
 
 
 def outlasts_fill(record: RunRecord, full_s: float) -> bool:

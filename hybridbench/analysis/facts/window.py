@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from hybridbench.analysis.facts.steady import (
     FirstFill,
     first_fill,
-    is_quick_start,
     observed_steady,
     reports_steady,
 )
@@ -74,27 +73,26 @@ def judged_window(record: RunRecord) -> Window | None:
     first, last = record.span_s
     if last <= first:
         return None
-    steady_s = _steady_s(record)
+    fill = first_fill(record) if record.manifest.target.kind == OBSERVED else None
+    steady_s = _steady_s(record, fill)
     start = _start_without_steady(record, first, last) if steady_s is None else steady_s
     end = min([last, *(e.t_s for e in record.events if isinstance(e, _ENDS) and e.t_s >= start)])
     pauses, end = _pauses(record, start, end)
     if end <= start:
         return None
-    fill = first_fill(record) if steady_s is None and _is_watched(record) else None
-    steady = steady_s is not None and (_is_reported(record) or not is_quick_start(record))
-    return Window(start, end, steady, pauses, _is_reported(record), fill)
+    reported = _is_reported(record)
+    if steady_s is None:
+        return Window(start, end, steady=False, pauses=pauses, reported=reported, fill=fill)
+    steady = reported or fill is None or fill.is_most
+    return Window(start, end, steady, pauses, reported)
 
 
-def _steady_s(record: RunRecord) -> float | None:
+def _steady_s(record: RunRecord, fill: FirstFill | None) -> float | None:
     """Return when the target reported being steady, or when a watched target became steady."""
     steady = record.last_event(Steady)
     if steady is not None:
         return steady.t_s
-    return observed_steady(record) if _is_watched(record) else None
-
-
-def _is_watched(record: RunRecord) -> bool:
-    return record.manifest.target.kind == OBSERVED
+    return observed_steady(record, fill) if record.manifest.target.kind == OBSERVED else None
 
 
 def _is_reported(record: RunRecord) -> bool:

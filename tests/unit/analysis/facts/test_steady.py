@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.limits import PROFILES
-from hybridbench.analysis.facts.steady import observed_steady
+from hybridbench.analysis.facts.steady import first_fill
+from hybridbench.analysis.facts.steady import observed_steady as steady_after
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
@@ -37,6 +38,10 @@ def observed(**memories: FloatArray) -> RunRecord:
     counter = "scraped.requests_total"
     series[counter] = Series(counter, T, np.maximum(0.0, T - 30.0).round())
     return RunRecord(Manifest(target=TargetFacts(kind=OBSERVED)), series, ())
+
+
+def observed_steady(record: RunRecord) -> float | None:
+    return steady_after(record, first_fill(record))
 
 
 def as_observed(record: RunRecord) -> RunRecord:
