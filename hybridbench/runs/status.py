@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hybridbench.analysis.findings.requests import SERVING
 from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.foundation.units import format_duration
@@ -14,8 +15,6 @@ from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.memory_slope import MemorySlope
 
 _HISTORY = 64
-# Counters of which at least one rises with each step that serves a request.
-_SERVING = ("events.prefill_steps", "events.decode_steps", "events.admissions")
 # In so long, even a busy machine serves a request.
 _STALLED_S = 60.0
 _POOL_PARTS = ("total", "available", "evictable", "protected", "in_flight")
@@ -99,7 +98,7 @@ class RunStatus:
         self.requests_per_s = values.get("requests_per_s", self.requests_per_s)
         self.running = int(values.get("running_requests", self.running))
         self.waiting = int(values.get("waiting_requests", self.waiting))
-        served = sum(values.get(name, 0.0) for name in _SERVING)
+        served = sum(values.get(name, 0.0) for name in SERVING)
         if served not in (0.0, self._served) or not (self.running or self.waiting):
             self._served, self._served_at_s = served or self._served, self.elapsed_s
         for name, value in values.items():

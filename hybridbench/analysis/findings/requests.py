@@ -27,6 +27,8 @@ from hybridbench.records.verdict import Finding, Rate, VerdictKind
 
 WAITING_VIOLATION = "waiting-held"
 
+# Counters of which at least one rises with each step that serves a request.
+SERVING = ("events.prefill_steps", "events.decode_steps", "events.admissions")
 # One sample may be taken during an admission decision; two may not.
 _MIN_SAMPLES = 2
 _RATE_FROM = 0.05  # slots per event
@@ -401,7 +403,7 @@ def _serving(facts: Facts) -> list[Series]:
 
     That is the time of the forward passes; a released engine without its model has only counts.
     """
-    names = ("forward_s",), ("events.prefill_steps", "events.decode_steps", "events.admissions")
+    names = ("forward_s",), SERVING
     found = ([s for name in group if (s := facts.record.series.get(name))] for group in names)
     return next((group for group in found if group), [])
 
