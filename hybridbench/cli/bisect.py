@@ -321,7 +321,7 @@ class _Search(Generic[V]):
             kind.note_finished(directory)
         verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
         if self._symptoms is None:
-            self._symptoms = symptoms_of(verdict)
+            self._symptoms = symptoms_of(stored.comparison, verdict)
         answer = answer_of(stored.comparison, verdict, self._symptoms)
         return self._printed(Tried(version, answer, verdict.full_headline))
 

@@ -16,14 +16,15 @@ from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
-from hybridbench.records.verdict import leak_kind
+from hybridbench.records.verdict import VerdictKind, leak_kind
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.runs.machine import git
 
 # A commit, or the name of a release.
 Version = TypeVar("Version")
-# A leak to search for: kind and subject of its finding.
+# What to search for: a leak, as kind and subject of its finding, or a crash.
 Symptom: TypeAlias = tuple[str, str]
+_CRASH: Symptom = ("crash", "")
 
 _WORSE = (Change.INTRODUCED, Change.WORSE)
 
@@ -153,12 +154,14 @@ def _middle(suspects: int, contained: Sequence[int], tried: Container[int]) -> i
     )
 
 
-def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:
-    """Return the leaks by which the second version is worse; empty if it is only slower."""
+def symptoms_of(comparison: Comparison, verdict: ComparisonVerdict) -> frozenset[Symptom]:
+    """Return what makes the second version worse: leaks, or that it crashes or hangs where the
+    first does not; empty if it is only slower.
+    """
     leaks = verdict.sides[0].leaks
-    return frozenset(
-        (leak_kind(leak.kind), leak.subject) for leak in leaks if leak.change in _WORSE
-    )
+    worse = {(leak_kind(leak.kind), leak.subject) for leak in leaks if leak.change in _WORSE}
+    first, second = (version.verdict.kind is VerdictKind.CRASHED for version in comparison.versions)
+    return frozenset(worse | ({_CRASH} if second and not first else set()))
 
 
 def answer_of(
@@ -166,10 +169,11 @@ def answer_of(
 ) -> Answer:
     """Classify the second version of a comparison.
 
-    In a search for leaks, only leaks decide: an undecided speed is no reason to skip a commit.
+    In a search for leaks or a crash, only these decide: an undecided speed is no reason to skip a
+    commit, and a slower one is not a bad one.
     """
     changes = {(leak_kind(leak.kind), leak.subject): leak.change for leak in verdict.sides[0].leaks}
-    if any(changes.get(symptom) in _WORSE for symptom in symptoms):
+    if symptoms & symptoms_of(comparison, verdict):
         return Answer.BAD
     run_proves = not unjudged(comparison.versions[1].verdict)
     undecided = any(changes.get(symptom) is Change.UNDECIDED for symptom in symptoms)

@@ -271,8 +271,17 @@ def test_a_run_that_proves_nothing_does_not_show_that_a_leak_is_not_there() -> N
 
 
 def test_what_the_bad_commit_leaks_is_what_is_searched_for() -> None:
-    _, verdict = compared(Outcome.REGRESSION, leak(Change.INTRODUCED))
-    _, slower = compared(Outcome.REGRESSION, leak(Change.UNCHANGED))
+    leaking = compared(Outcome.REGRESSION, leak(Change.INTRODUCED))
+    slower = compared(Outcome.REGRESSION, leak(Change.UNCHANGED))
 
-    assert symptoms_of(verdict) == LOST
-    assert symptoms_of(slower) == frozenset()
+    assert symptoms_of(*leaking) == LOST
+    assert symptoms_of(*slower) == frozenset()
+
+
+def test_a_crash_is_searched_for_where_no_leak_is_seen() -> None:
+    hung = compared(Outcome.REGRESSION, of_run=VerdictKind.CRASHED)
+    crash = symptoms_of(*hung)
+
+    assert answer_of(*hung, crash) is Answer.BAD
+    assert answer_of(*compared(Outcome.REGRESSION), crash) is Answer.GOOD, "it is only slower"
+    assert answer_of(*hung, LOST) is Answer.SKIPPED, "nobody knows what else it would have done"
