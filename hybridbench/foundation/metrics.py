@@ -80,7 +80,8 @@ class MetricSpec:
 
 # Metrics that the analysis uses by name: private memory, shared memory, device memory, pinned host
 # memory, memory of CUDA graphs and of the device's driver, garbage, private memory at idle
-# checkpoints, full collections; what a process opens, and must close or wait for.
+# checkpoints, full collections; what a process opens, and must close or wait for; connections that
+# our load client has open.
 MEMORY = "rss_anon_swap_bytes"
 SHARED = "shared_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
@@ -90,7 +91,9 @@ DRIVER_MEMORY = "device_driver_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
-HANDLES = ("open_fds", "threads", "children", "zombies")
+OPEN_FILES = "open_fds"
+HANDLES = (OPEN_FILES, "threads", "children", "zombies")
+CLIENT_CONNECTIONS = "client_connections"
 
 # A gauge on the metrics page of a server: 1 once it has warmed up.
 STEADY = "hybridbench_steady"
@@ -191,7 +194,7 @@ METRICS: tuple[MetricSpec, ...] = (
         foreign=True,
     ),
     MetricSpec(
-        "open_fds",
+        OPEN_FILES,
         Unit.COUNT,
         Kind.LEVEL,
         "open file descriptors of the worker",
@@ -601,6 +604,14 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.LEVEL,
         "requests that the load client has sent and that have not ended",
         label="requests in flight",
+        foreign=True,
+    ),
+    MetricSpec(
+        CLIENT_CONNECTIONS,
+        Unit.COUNT,
+        Kind.LEVEL,
+        "connections that the load client has open to the server",
+        label="connections of the load client",
         foreign=True,
     ),
     # Costs of work over a window; ``analysis/trend/work_cost.py`` defines them from counters.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -56,7 +57,7 @@ from hybridbench.records.messages import (
     Sampling,
     Submit,
 )
-from hybridbench.sampling.process import own_private_bytes
+from hybridbench.sampling.process import count_open_fds, own_private_bytes
 from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
@@ -131,6 +132,7 @@ class LoadClient:
         self._session = connection("" if urlsplit(url).username is not None else key)
         self._flights: dict[str, list[Flight]] = {}
         self._in_flight = 0
+        self._files_without = _open_files()  # before the first connection
         self._counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         self._session_calls = SessionCalls(self._session, url, self._counts, self._rest_if_idle)
         self._latencies = {name: LatencyHistogram() for name in _LATENCIES}
@@ -236,6 +238,7 @@ class LoadClient:
         return LoadReport(
             counts=dict(self._counts),
             in_flight=self._in_flight,
+            connections=max(0, _open_files() - self._files_without),
             lost=suspects_first(self._lost),
             latencies=latencies,
             cpu_s=time.process_time(),
@@ -625,6 +628,10 @@ class LoadClient:
     def _rest_if_idle(self) -> None:
         if self._paused and not (self._in_flight or self._beside or self._session_calls):
             self._on_rest()
+
+
+def _open_files() -> int:
+    return count_open_fds(os.getpid()) or 0
 
 
 def _now_s() -> float:

@@ -178,6 +178,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         counts: requests and tokens so far, by the names of event counters.  Requests sent are those
             that ended (finished, rejected, failed or cut off by the client) plus those in flight.
         in_flight: requests that have not ended.
+        connections: open connections to the server, with those kept for later requests.
         lost: number of requests that failed on the server's side since it last answered one, by
             feature, with unusual features first.
         latencies: ``LatencyCounts`` since the previous report, and ``LATE``.
@@ -193,6 +194,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
 
     counts: dict[str, int]
     in_flight: int
+    connections: int
     lost: dict[str, int]
     latencies: dict[str, dict[int, int]]
     cpu_s: float

@@ -16,6 +16,7 @@ import msgspec
 from hybridbench.foundation.clock import Clock
 from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
 from hybridbench.foundation.latency import LatencyCounts, add_latencies
+from hybridbench.foundation.metrics import CLIENT_CONNECTIONS
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.load import (
     COUNTED,
@@ -268,13 +269,14 @@ class HttpLoad:
         return {f"events.{name}": float(count) for name, count in counts.items()}
 
     def levels(self) -> Mapping[str, float]:
-        """The client's own memory, CPU share and requests in flight."""
+        """The client's own memory, CPU share, requests in flight and connections."""
         if self._report is None:
             return {}
         return {
             "client_anon_swap_bytes": float(self._report.private_bytes),
             "client_cpu_share": self._cpu_share,
             "client_in_flight": float(self._report.in_flight),
+            CLIENT_CONNECTIONS: float(self._report.connections),
         }
 
     @property

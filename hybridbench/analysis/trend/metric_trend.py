@@ -45,10 +45,12 @@ from hybridbench.analysis.trend.shapes import SLOWEST
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
     AT_REST,
+    CLIENT_CONNECTIONS,
     COLLECTIBLE,
     DEVICE_MEMORY,
     GRAPH_MEMORY,
     MEMORY,
+    OPEN_FILES,
     PINNED_MEMORY,
     Check,
     MetricSpec,
@@ -173,7 +175,7 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
         return _too_few(terms, t, needed)
     counted = map(bare, facts.record.drivers.works)
     works = [name for name in counted if name in facts.counters.series][:_MOST_WORKS]
-    load = None if spec.name == AT_REST else _load(facts, t)  # nothing runs when idle
+    load = _load(facts, spec, t)
     found = estimate(
         Samples(t, sign * value, [facts.counters.at(name, t) for name in works], load),
         terms.options(effort),
@@ -350,10 +352,17 @@ def _has_limits(record: RunRecord) -> bool:
     return record.manifest.profile.limits is not None
 
 
-def _load(facts: Facts, t: FloatArray) -> FloatArray | None:
-    """Return the requests in flight, including waiting ones, which also hold their prompts."""
+def _load(facts: Facts, spec: MetricSpec, t: FloatArray) -> FloatArray | None:
+    """Return what moves the metric up and down: the requests in flight, including waiting ones,
+    which also hold their prompts.
+
+    Open files of a server move with the connections that our client keeps open after a request.
+    """
+    if spec.name == AT_REST:
+        return None  # nothing runs when idle
+    connections = facts.record.series.get(CLIENT_CONNECTIONS) if spec.name == OPEN_FILES else None
     load = np.zeros(t.size)
-    for series in facts.load:
+    for series in facts.load if connections is None else [connections]:
         if len(series) >= 2:
             load += np.interp(t, series.t_s, series.value)
     return load if np.ptp(load) else None

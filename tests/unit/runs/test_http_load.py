@@ -16,6 +16,7 @@ def report(submitted: int, refused: int, in_flight: int = 0) -> LoadReport:
     return LoadReport(
         counts=counts,
         in_flight=in_flight,
+        connections=in_flight,
         lost={},
         latencies={},
         cpu_s=0.0,
