@@ -102,10 +102,13 @@ class Traffic:
         )
 
     def resolved(self) -> ResolvedProfile:
-        """Return the profile for the manifest, without requirements for the bundled engine."""
+        """Return the profile for the manifest, without its floors on events of the engine."""
         keys = cast("dict[str, JsonValue]", self.profile.resolved())
         return ResolvedProfile(
-            name=self.profile.name, source=self.source, resolved=plain_mapping(keys)
+            name=self.profile.name,
+            source=self.source,
+            resolved=plain_mapping(keys),
+            limits=self.profile.limits_by_metric(),
         )
 
     def describe(self) -> dict[str, JsonValue]:

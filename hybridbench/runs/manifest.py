@@ -80,8 +80,7 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
     """Return every key of the profile, and its requirements for the planned length."""
     profile = plan.profile
     return ResolvedProfile(
-        # An extended run is held to the limits for the length that it reached.
-        limits=tuple({"from_s": e.from_s, **e.by_metric()} for e in profile.limits),
+        limits=profile.limits_by_metric(),
         name=profile.name,
         source=plan.profile_source,
         resolved=plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON

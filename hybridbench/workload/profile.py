@@ -132,6 +132,10 @@ class Profile(ProfileKeys):
         """
         return ([Limits()] + [e for e in self.limits if e.from_s <= duration_s])[-1]
 
+    def limits_by_metric(self) -> tuple[dict[str, float], ...]:
+        """Return the limits as in a manifest: an extended run is held to those of its length."""
+        return tuple({"from_s": entry.from_s, **entry.by_metric()} for entry in self.limits)
+
     @property
     def decides_from_s(self) -> float:
         """The shortest run, in seconds of traffic, that can end CLEAN or LEAK by memory growth.

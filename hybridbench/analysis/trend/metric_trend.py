@@ -58,6 +58,7 @@ from hybridbench.foundation.metrics import (
     spec_of,
 )
 from hybridbench.records.events import ProbeLeftOut
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
 
 # Reasons of an estimate that explain by themselves why growth is not a leak.
@@ -247,7 +248,8 @@ class _Terms:
         settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
         if self.spec.unit is Unit.BYTES and self.window.duration_s >= settled_s:
             return self.doubtful_share * self.floor
-        return self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
+        settles = self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
+        return min(settles, self.excused)
 
     @property
     def doubtful_share(self) -> float:
@@ -274,11 +276,22 @@ class _Terms:
 
     @property
     def has_limits(self) -> bool:
-        """Whether a limit is set, even if only for longer runs.
+        """Whether a limit defines how much a healthy run may settle, even if only in longer runs.
 
-        The limit then defines how much a healthy run may settle.
+        A profile's limits were measured with the bundled engine, not with a server.
         """
-        return self.limit is not None or _has_limits(self.record)
+        return not self._is_server and (self.limit is not None or _has_limits(self.record))
+
+    @property
+    def _is_server(self) -> bool:
+        return self.record.manifest.target.kind == OBSERVED
+
+    @property
+    def excused(self) -> float:
+        """Growth per hour beyond which a limit does not help, if the growth is sure: a limit does
+        not say how fast a server settles.
+        """
+        return self._margin if self._is_server else np.inf
 
     @property
     def unlimited(self) -> bool:
@@ -290,16 +303,23 @@ class _Terms:
             PINNED_MEMORY,
             COLLECTIBLE,
         )
-        return gated_by_profile and self.limit is None and _has_limits(self.record)
+        return gated_by_profile and self.limit is None and self.has_limits
 
     @property
     def bound(self) -> float:
-        if self.spec.handles and self.limit is None:
+        """The growth per hour that the upper bound must stay below to be CLEAN."""
+        if self.limit is not None:
+            return max(self.limit, self._margin) if self._is_server else self.limit
+        if self.spec.handles:
             return handles_bound(self.window.duration_s)
+        return self._margin
+
+    @property
+    def _margin(self) -> float:
+        """The bound without a limit."""
         in_bytes = self.spec.unit is Unit.BYTES
         margin = max(self.spec.margin_per_hour if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
-        limit = self.limit
-        return max(margin, 2.0 * self.floor) if limit is None else limit
+        return max(margin, 2.0 * self.floor)
 
     @property
     def bound_by(self) -> Literal["threshold", "profile", "margin"]:
@@ -509,10 +529,11 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
     enough = len(floors) >= FEWEST_FLOORS
     rises = enough and floors.surely * seconds > terms.least_growth
+    bounded = rate.upper < terms.bound and rate.lower <= terms.excused
     kind: type[OfFloors]
     if rises and terms.may_call_leak:
         outcome, kind = "LEAK", FloorsRise
-    elif rate.upper < terms.bound and not rises and not terms.unlimited:
+    elif bounded and not rises and not terms.unlimited:
         outcome, kind = "CLEAN", FloorsBounded
     else:
         outcome, kind = "INCONCLUSIVE", FewCollections
