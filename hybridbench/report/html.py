@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Final
 
 import numpy as np
-from jinja2 import BaseLoader, Environment, StrictUndefined
+from jinja2 import BaseLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from hybridbench.report.chart_data import chart_numbers, page_data
@@ -35,22 +35,18 @@ def render_html(document: Document) -> str:
     styles = [_asset(name) for name in _STYLES]
     scripts = [_asset(name) for name in _SCRIPTS]
     charts = [chart for group in document.charts for chart in group.charts]
-    return (
-        _environment()
-        .from_string(_asset("report.html.j2"))
-        .render(
-            doc=document,
-            policy=_policy(scripts, styles),
-            styles=styles,
-            scripts=scripts,
-            data=_embedded_json(page_data(document)),
-            badges=BADGES,
-            phases=tuple(dict.fromkeys(span.name for span in document.timeline.phases)),
-            marked={mark.kind for mark in document.timeline.marks},
-            tally=tally(document.gates),
-            lifted={chart.key for chart in charts if _lifted(chart)},
-            numbers={chart.key: chart_numbers(chart) for chart in charts},
-        )
+    return _template().render(
+        doc=document,
+        policy=_policy(scripts, styles),
+        styles=styles,
+        scripts=scripts,
+        data=_embedded_json(page_data(document)),
+        badges=BADGES,
+        phases=tuple(dict.fromkeys(span.name for span in document.timeline.phases)),
+        marked={mark.kind for mark in document.timeline.marks},
+        tally=tally(document.gates),
+        lifted={chart.key for chart in charts if _lifted(chart)},
+        numbers={chart.key: chart_numbers(chart) for chart in charts},
     )
 
 
@@ -111,7 +107,8 @@ def _asset(name: str) -> str:
     return (resources.files(__package__) / "assets" / name).read_text("utf-8")
 
 
-def _environment() -> Environment:
+@cache
+def _template() -> Template:
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -122,4 +119,4 @@ def _environment() -> Environment:
     )
     environment.filters["breakable"] = _breakable
     environment.filters["command"] = _command
-    return environment
+    return environment.from_string(_asset("report.html.j2"))
