@@ -13,8 +13,6 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 
-_BISECTIONS = 80
-
 
 @lru_cache(maxsize=4096)
 def t_quantile(probability: float, df: float) -> float:
@@ -30,13 +28,14 @@ def t_quantile(probability: float, df: float) -> float:
     low, high = 0.0, 1.0
     while t_tail(high, df) > 1.0 - probability:
         high *= 2.0
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
+    middle = 0.5 * (low + high)
+    while low < middle < high:
         if t_tail(middle, df) > 1.0 - probability:
             low = middle
         else:
             high = middle
-    return 0.5 * (low + high)
+        middle = 0.5 * (low + high)
+    return middle
 
 
 def t_tail(value: float, df: float) -> float:
