@@ -317,15 +317,16 @@ class UnifiedWindowTree(AnyWindowTree):
 
 def prefixes(cache: BasePrefixCache) -> dict[tuple[int, ...], TreeNode]:
     """Return every node, keyed by all tokens from the root to its end."""
-    found: dict[tuple[int, ...], TreeNode] = {}
-    for node in cache.iter_nodes():
-        ids: list[int] = []
-        above: TreeNode | None = node
-        while above is not None:
-            ids = [*above.key, *ids]
-            above = above.parent
-        found[tuple(ids)] = node
-    return found
+    known: dict[TreeNode, tuple[int, ...]] = {}
+
+    def ids_to(node: TreeNode | None) -> tuple[int, ...]:
+        if node is None:
+            return ()
+        if node not in known:
+            known[node] = (*ids_to(node.parent), *node.key)
+        return known[node]
+
+    return {ids_to(node): node for node in cache.iter_nodes()}
 
 
 def find(cache: BasePrefixCache, ids: Sequence[int]) -> TreeNode:
