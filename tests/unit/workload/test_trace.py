@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -170,13 +171,14 @@ def test_columns_of_a_csv_may_be_as_other_programs_write_them(
 
 def test_rows_of_jsonl_without_hash_ids_share_nothing(tmp_path: Path) -> None:
     bare = {key: value for key, value in MOONCAKE[0].items() if key != "hash_ids"}
-    path = mooncake(tmp_path / "t", {**bare, "input_length": 600.0}, {**bare, "hash_ids": None})
+    rows = [{**bare, "input_length": 600.0}, {**bare, "hash_ids": None}, {**bare, "hash_ids": []}]
+    path = mooncake(tmp_path / "t", *rows)
 
     trace = TraceFile(path)
 
     assert TraceFile(mooncake(tmp_path / "later", bare, *MOONCAKE)).shares_prefixes
     assert not trace.shares_prefixes
-    assert list(trace.rows()) == [TraceRow(1, 0.0, 600, 5, ()), TraceRow(2, 0.0, 600, 5, ())]
+    assert list(trace.rows()) == [TraceRow(i, 0.0, 600, 5, ()) for i in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("late_ms", [601_001, 3_600_000])
@@ -248,6 +250,15 @@ def test_a_time_unit_is_accepted_for_numbers_and_refused_for_dates(
     path.write_text(AZURE)
     with pytest.raises(ConfigError, match="its times are dates; --trace-time-unit is for"):
         TraceFile(path, "ms")
+
+
+@pytest.mark.parametrize(("step", "asks"), [(1.5, True), (5, True), (20, True), (150, False)])
+def test_times_that_may_be_seconds_need_a_unit(tmp_path: Path, step: float, asks: bool) -> None:
+    path = mooncake(tmp_path / "t", *({**MOONCAKE[1], "timestamp": step * i} for i in range(20)))
+
+    with pytest.raises(ConfigError, match="pass --trace-time-unit s") if asks else nullcontext():
+        assert TraceFile(path).time_unit == "ms"
+    assert [row.arrival_s for row in TraceFile(path, "s").rows()][-1] == 19 * step
 
 
 def test_a_time_since_1970_is_not_read_in_the_wrong_unit(tmp_path: Path) -> None:
