@@ -56,6 +56,8 @@ class ConfigFields:
                 f"{directory}: adapter_config.json belongs to an adapter (LoRA), and adapters are "
                 "not read; merge it into its base model and save that."
             )
+        if path.is_symlink() and not path.is_file():
+            raise ConfigError(f"{path}: links to a file that is not there; download it again.")
         if not path.is_file():
             where = f" in {directory}/snapshots" if (directory / "snapshots").is_dir() else ""
             raise ConfigError(
@@ -69,7 +71,9 @@ class ConfigFields:
         for key in _QUANTISED:
             if self.values.get(key) is not None:
                 raise self.error(
-                    key, "is set; quantised weights are not read, save them as bfloat16 without it"
+                    key,
+                    "is set; quantised weights are not read: save them as bfloat16 without it, or "
+                    "soak a server of this model with --url",
                 )
         for key, neutral in _FOREIGN.items():
             value = self.values.get(key)

@@ -79,6 +79,11 @@ def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedMode
     path = Path(name_or_path)
     if path.is_dir():
         return ResolvedModel(name_or_path, read_hf_config(path), path, note)
+    if path.is_file():
+        raise ConfigError(
+            f"model {name_or_path!r} is a file; give the directory of a Hugging Face checkpoint, "
+            "with config.json and *.safetensors (GGUF is not read)."
+        )
     near = difflib.get_close_matches(name_or_path, PRESETS, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise ConfigError(
@@ -108,7 +113,9 @@ def read_hf_config(directory: Path) -> Config:
     if family is None:
         known = ", ".join(family.model_type for family in _FAMILIES)
         raise fields.error(
-            "model_type", f"is {excerpt(model_type)}; supported are {known}{_INSTEAD}"
+            "model_type",
+            f"{'is missing' if model_type is None else f'is {excerpt(model_type)}'}; supported are "
+            f"{known}{_INSTEAD}",
         )
     if architecture not in {None, family.architecture}:
         raise fields.error(

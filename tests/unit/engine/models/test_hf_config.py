@@ -257,3 +257,7 @@ def test_missing_and_broken_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigError, match="is not a JSON object"):
         read_hf_config(tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").symlink_to("../blobs/gone")
+    with pytest.raises(ConfigError, match=r"config\.json: links to a file that is not there; down"):
+        read_hf_config(tmp_path)

@@ -39,6 +39,8 @@ def test_unknown_name_lists_the_presets_and_the_nearest() -> None:
         resolve_model("qwen3-next-mni", "cpu")
     with pytest.raises(ConfigError, match=r"nor a preset; presets are"):
         resolve_model("./nowhere", "cpu")
+    with pytest.raises(ConfigError, match=r"is a file; give the directory.*GGUF is not read"):
+        resolve_model(__file__, "cpu")
 
 
 @pytest.mark.parametrize(
