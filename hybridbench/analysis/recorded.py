@@ -27,6 +27,7 @@ from hybridbench.analysis.trend.reasons import (
     FewSteps,
     Gaps,
     MayCount,
+    NoUnit,
     Unreadable,
 )
 from hybridbench.foundation.labels import unlabelled
@@ -42,7 +43,7 @@ _GAP_SHARE_NOTED = 0.02
 _GAP_SHARE_MAX = 0.5
 # A fitted trend has up to three steps, which may be steps of the last digit.
 _FEW_STEPS = 3.5
-_SHARE_WITHOUT_UNIT = 0.002  # per hour
+_SHARE, _SHARE_WITHOUT_UNIT = 0.0002, 0.002  # per hour
 _MOST_WORKS = 2
 
 
@@ -57,6 +58,7 @@ class ExternalSeries(Series):
         without_cache: what to record instead, if the column includes the page cache.
         may_count: whether the column may count events, or data on a disk.
         step: the value of the last digit that was written, in ``unit``; 0 if unknown.
+        needs_unit: whether it is memory of an unknown unit.
     """
 
     unit: Unit
@@ -67,6 +69,7 @@ class ExternalSeries(Series):
     without_cache: str = ""
     may_count: bool = False
     step: float = 0.0
+    needs_unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -199,9 +202,9 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
     if threshold is not None:
         floor, share = threshold, 0.0
     elif series.unit is Unit.BYTES:
-        floor, share = 0.5 * _MIB, 0.0002
+        floor, share = 0.5 * _MIB, _SHARE
     elif series.unit in (Unit.COUNT, Unit.SLOTS) and series.unit_known:
-        floor, share = 1.0, 0.0002
+        floor, share = 1.0, _SHARE
     else:
         # Use 1 if all values are 0, so that the limit is above them.
         size = float(np.median(np.abs(value))) or float(np.mean(np.abs(value))) or 1.0
@@ -228,7 +231,8 @@ def _doubted(
     """Withdraw a verdict that the data cannot support; otherwise return ``result``.
 
     Growth is doubtful if it may be page cache or a count.  A bound is doubtful if the series has
-    gaps or few digits, or may be of several processes.  With a threshold, growth is never doubtful.
+    gaps or few digits, may be of several processes, or is memory that grows without a unit.  With a
+    threshold, growth is never doubtful.
     """
     grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
     grows = grows and result.limit_per_hour is None
@@ -238,6 +242,7 @@ def _doubted(
         (grows and series.may_count, MayCount(column=series.name)),
         (bounded and beyond > 0, Unreadable(samples=beyond, beyond=LARGEST)),
         (bounded and len(falls.possible_s) > 0, FewProcesses(falls=len(falls.possible_s))),
+        (bounded and _grows_in_no_unit(series, result), NoUnit(column=series.name)),
         (bounded and gap_share > _GAP_SHARE_MAX, Gaps(share=gap_share)),
         (_rises_coarsely(series, result), FewDigits(step=series.step)),
     )
@@ -247,6 +252,13 @@ def _doubted(
                 result, outcome="INCONCLUSIVE", why=reason.why(), needed_s=None
             )
     return result
+
+
+def _grows_in_no_unit(series: ExternalSeries, result: MetricResult) -> bool:
+    """Return whether memory of an unknown unit grows, by a share that would be a leak with it."""
+    rate, limited = result.rate_per_hour, result.limit_per_hour is not None
+    size = float(np.median(np.abs(only_readings(series).value)))
+    return series.needs_unit and not limited and rate is not None and rate.lower > _SHARE * size
 
 
 def _rises_coarsely(series: ExternalSeries, result: MetricResult) -> bool:

@@ -201,6 +201,7 @@ class _Column(Series):
             without_cache=FREE_OF_CACHE if has_cache else "",
             may_count=self.meaning.may_count and not self._turns_back(),
             step=self.raw.step * self.meaning.factor * (self.meaning.unit is Unit.BYTES),
+            needs_unit=bool(self.meaning.note) and not self.meaning.known,
         )
         return judge_series(series, falls, question)
 

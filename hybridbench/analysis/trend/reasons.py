@@ -498,6 +498,20 @@ class FewDigits(Reason, frozen=True, kw_only=True):
         )
 
 
+class NoUnit(Reason, frozen=True, kw_only=True):
+    """The column is memory that grows, without the unit on which its limit depends."""
+
+    code: ClassVar[str] = "no-unit"
+
+    column: str
+
+    def text(self) -> str:
+        return (
+            "it grows, and whether too fast depends on its unit, which is unknown: set it with "
+            f"--metric '{self.column}:UNIT'"
+        )
+
+
 class FewProcesses(Reason, frozen=True, kw_only=True):
     """The column fell sharply ``falls`` times, and each fall may be a restart."""
 

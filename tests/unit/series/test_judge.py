@@ -146,6 +146,19 @@ def test_numbers_of_ps_are_kib_unless_a_unit_is_given(
     assert rate == pytest.approx(300 * MIB, rel=0.05)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("rss", "INCONCLUSIVE"), ("rss_mib", "LEAK")])
+def test_memory_that_grows_is_not_clean_for_want_of_a_unit(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    series = made(30, hours=3.0)
+    rows = [f"{t},{19_000 + v / MIB:.2f}" for t, v in zip(series.t_s, series.value, strict=True)]
+
+    (row,) = judge_file(series.write(tmp_path / "a.csv", [f"time,{name}", *rows]), STEADY).rows
+
+    assert row.verdict.value == kind
+    assert ("--metric 'rss:UNIT'" in row.result.reason) == (name == "rss")
+
+
 def test_growth_with_a_restart_is_told_and_never_fitted_across(tmp_path: Path) -> None:
     first, second = made(900, hours=1.5), made(900, seed=1, hours=0.9)
     t = np.concatenate([first.t_s, second.t_s + 1.5 * 3600])

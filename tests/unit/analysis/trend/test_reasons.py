@@ -35,6 +35,7 @@ from hybridbench.analysis.trend.reasons import (
     NoLimit,
     NoNumber,
     NoSteadyState,
+    NoUnit,
     OneCycle,
     OpenSegments,
     StillFilling,
@@ -190,6 +191,11 @@ WORDS: list[tuple[Reason, str]] = [
         FewDigits(step=0.1 * 2**30),
         "it rises, and is written in steps of 102 MiB, too coarse to bound its growth; record more "
         "digits (`ps -o rss=`) or for longer",
+    ),
+    (
+        NoUnit(column="rss"),
+        "it grows, and whether too fast depends on its unit, which is unknown: set it with "
+        "--metric 'rss:UNIT'",
     ),
     (Gaps(share=0.6), "60% of the judged time has no samples"),
 ]
