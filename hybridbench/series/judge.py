@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -152,26 +154,13 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     from hybridbench.rundir.reader import read_run
 
     verdict = judge(read_run(path))
-    rows = tuple(
-        JudgedSeries(
-            name=result.metric,
-            verdict=VerdictKind(result.outcome),
-            result=result,
-            falls_are_bad=not declared(result.metric).higher_is_worse,
-            unit_known=True,
-            per_work=() if result.rate_per_request is None else (result.rate_per_request,),
-        )
-        for result in verdict.metrics
-    )
-    return FileVerdict(
-        source=str(path),
-        kind=verdict.kind,
-        rows=rows,
-        notes=(*verdict.notes, verdict.can_rule_out),
-        findings=verdict.findings,
-        headline=verdict.headline,
-        failures=verdict.failures,
-    )
+    rows = []
+    for one in verdict.metrics:
+        per_work = () if one.rate_per_request is None else (one.rate_per_request,)
+        down = not declared(one.metric).higher_is_worse
+        rows.append(JudgedSeries(one.metric, VerdictKind(one.outcome), one, down, True, per_work))
+    notes, of_run = (*verdict.notes, verdict.can_rule_out), (verdict.findings, verdict.headline)
+    return FileVerdict(str(path), verdict.kind, tuple(rows), notes, (), *of_run, verdict.failures)
 
 
 @dataclass(frozen=True)
@@ -295,8 +284,6 @@ class _JudgedFile:
             names = ", ".join(load.name for load in question.loads)
             yield f"the effect of requests in flight ({names}) is subtracted"
 
-    # Column selection.
-
     def _find(self, option: str, name: str) -> _Column:
         """Find the column called ``name``: exact, or ignoring case, labels and unit."""
         columns, folded = self.file.columns, name.casefold()
@@ -366,6 +353,8 @@ class _JudgedFile:
         levels = [c for c in found if c.meaning.role in (Role.LEVEL, Role.LOAD)]
         if not any(c.is_memory for c in levels):
             levels += [c for c in found if c.meaning.role is Role.WITH_CACHE]
+        # SQL's count(*) of each group.
+        levels = levels or [_as_level(c) for c in found if bare_name(c.name) == "count"]
         # A user's own script may use one of our metric names for a column.
         of_run = any(unlabelled(c.name) == MEMORY for c in levels)
         return [c for c in levels if not of_run or is_gated(c.name)]
@@ -410,10 +399,10 @@ class _JudgedFile:
         return _Column(raw.name, raw.t_s - self._zero_s, value, meaning, raw)
 
     def _meanings(self, columns: Sequence[RawColumn]) -> Iterator[tuple[RawColumn, Meaning]]:
-        """Yield ``columns`` with their meanings; next to memory, an unknown one may be a count."""
+        """Yield ``columns`` with their meanings; beside a known level, others may be counts."""
         found = [(column, self._meaning(column)) for column in columns]
         levels = [(column, meaning) for column, meaning in found if meaning.role is Role.LEVEL]
-        beside = any(meaning.unit is Unit.BYTES or is_memory(c.name) for c, meaning in levels)
+        beside = any(meaning.unit is Unit.BYTES or may_be_held(c.name) for c, meaning in levels)
         for column, meaning in found:
             doubtful = beside and meaning.role is Role.LEVEL and not meaning.known
             doubtful = doubtful and not (meaning.is_delay or may_be_held(column.name))
@@ -444,8 +433,6 @@ class _JudgedFile:
             unit = parse_unit(word)
         return replace(meaning, unit=unit.unit, factor=unit.factor, known=True, note="")
 
-    # Columns that may explain growth.
-
     def _works(self) -> list[_Column]:
         if self.options.works:
             named = [self._find("--work-column", name) for name in self.options.works]
@@ -462,8 +449,6 @@ class _JudgedFile:
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
 
-    # Process restarts.
-
     def _is_of(self, one: Series, column: _Column) -> bool:
         """Return whether ``one`` describes the same process as ``column``."""
         of_one, of_column = one.name.partition("{")[2], column.name.partition("{")[2]
@@ -475,6 +460,7 @@ class _JudgedFile:
         A restart resets counters and changes process ids.
         """
         known, counted = {at_s - self._zero_s for at_s in column.raw.starts_s}, False
+        resets = dict[int, list[tuple[float, ...]]]()
         for one in (one for one in self._columns if self._is_of(one, column)):
             name, role, read = unlabelled(one.name), one.meaning.role, np.isfinite(one.value)
             changed = PROCESS_ID.fullmatch(name) or RESTARTED.fullmatch(name)
@@ -484,7 +470,13 @@ class _JudgedFile:
                 # These belong to a container or machine, in which a process may restart unseen.
                 counted |= not (RESTARTED.fullmatch(name) or UPTIME.fullmatch(name))
                 began = changes if changed else counter_resets
-                known.update(began(one.t_s[read], one.value[read]))
+                at_s = began(one.t_s[read], one.value[read])
+                sure = changed or UPTIME.fullmatch(name) or one.name in self.options.works
+                known.update(at_s if sure else ())
+                resets.setdefault(one.raw.group, []).extend([] if sure else [at_s])
+        for each in resets.values():
+            # Counters of a process restart together; one that falls alone counts something else.
+            known.update(s for s, n in Counter(chain(*each)).items() if 3 * n >= len(each))
         return tuple(sorted(known)), counted
 
     def _falls(self, column: _Column) -> Falls:

@@ -46,15 +46,14 @@ UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
     r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|percpu|"
-    r"working_?set|footprint|"
-    r"\breal\b|\bres\b",
+    r"working_?set|footprint|\breal\b|\bres\b",
     re.I,
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 # Azure and Grafana append the statistic, such as the average of an interval.
 _STATISTICS = r"(?:avg|average|mean|min|max|minimum|maximum|sum|total|last|current)"
 # .NET appends tags: (By)[gc.heap.generation=gen2].
-_STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\])\s*$", re.I)
+_STATISTIC = re.compile(rf"\s*([(\[]{_STATISTICS}[)\]]|(?<=\))\[[\w.]+=.*\]|__M(IN|AX))\s*$", re.I)
 # SQL, InfluxDB and Splunk write avg(rss_mb).
 _OF_STATISTIC = re.compile(rf"{_STATISTICS}\(\"?([^()]+?)\"?\)", re.I)
 _SUFFIX = re.compile(
@@ -67,7 +66,8 @@ _BYTES_OF = re.compile(r"(?:^|[_\s-]|[a-z](?=B))([Bb]ytes)(?=\.)")
 _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
     # Of what, it must say: a count of widgets may be those that there are.
-    r"[_ ](total|sum)$|(time|seconds|_[mun]s|length|size|latency|duration|bytes|batch|event|"
+    r"[_ ](total|sum)$|[.](sum|avgcount)$|"
+    r"(time|seconds|_[mun]s|length|size|latency|duration|bytes|batch|event|"
     r"message|job|query|calls?|req(uest)?s?|tokens?|steps?|iterations?|op(eration)?s?|finish\w*|"
     r"success\w*)[_ ]count$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
     r"iterations?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
@@ -84,9 +84,9 @@ _THINGS = (
     r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|arenas?"
 )
 _HELD = re.compile(
-    rf"(^|[^a-z])({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|leaked|"
-    r"in_?use|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|blocked|estab\w*|stack|"
-    r"value|free|left|avail(able)?|uncollectable)([^a-z]|$)",
+    rf"(^|[^a-z])(?!user$)({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|"
+    r"leaked|in_?use|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|blocked|estab\w*|stack|"
+    r"value|current|free|left|avail(able)?|uncollectable)([^a-z]|$)",
     re.I,
 )
 # Current amounts, not work done, although their names end like a counter's.
@@ -99,8 +99,8 @@ _SHOWN = re.compile(
     # A column without a name is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
     r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
-    # How long a pod has existed: 5m.
-    r"age|"
+    # How long a pod has existed: 5m; MySQL's cache, whose size is a setting.
+    r"age|(.*_)?innodb_buffer_pool_\w+|"
     # .NET counts some per interval: (By / 1 sec).
     r"(min|maj)flt/s|.* / \d+ sec\W.*|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|"
     r"%(usr|system|guest|wait)|tty|stat|start|job_?id|"
@@ -123,11 +123,12 @@ _SHOWN = re.compile(
 _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     # memory.stat and memory.events: page faults, scans and collapses; limits that were reached.
-    r"(.*\.)?((total_)?pg[a-z_]+|workingset_\w+|thp_\w+_alloc|z?swp(in|out|wb)|numa_\w+)|"
+    r"(.*\.)?((total_)?pg(maj)?(fault|scan|steal|refill|(de)?activate|lazyfree|pg|promote|demote)"
+    r"[a-z_]*|workingset_\w+|thp_\w+_alloc|z?swp(in|out|wb)|numa_\w+)|"
     r"(.*[._])?(failcnt|max_usage(_(in_)?bytes)?)|"
-    # /proc/PID/io and cpu.stat.
+    # Elasticsearch; /proc/PID/io and cpu.stat.
+    r"(.*[._])?time_in_(milli|micro|nano)s|nr_(periods|throttled|bursts)|"
     r"[rw]char|sysc[rw]|cancelled_write_bytes|(usage|user|system|throttled|burst)_usec|"
-    r"nr_(periods|throttled|bursts)|"
     r"memory[._]events[._:](local[._:])?(low|high|max|oom\w*)|"
     rf"{UPTIME.pattern}|gc_?(count|num)|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
@@ -144,10 +145,10 @@ _SO_FAR = re.compile(
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
-    r"total|num|objects|pages|keys|rows|lines|tasks|jobs|requests|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
+    r"total|num|size|in|documents|objects|pages|keys|rows|lines|tasks|jobs|requests|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
     # WiredTiger: bytes read into cache.
     r"([_ ]?[(\[]\w+[)\]]|[_ ](into|from|by)[_ ].*)?$|^cum(ulative)?_|"
-    r"^(if_)?(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$|"
+    r"(^(if_)?|[._]op_)(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$|"
     # The kernel, as it names them and as node_exporter does; Chrome's Performance.getMetrics.
     r"^oom(_(group_)?kill)?$|^node_(?!netstat_Tcp_Curr_Estab|netstat_Ip_)(netstat|vmstat)_|"
     r"^(layout|recalc_style|script|task)_(count|duration)$",
@@ -163,23 +164,30 @@ _MAY_COUNT = re.compile(
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     # A total may be of all time.
     r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
-    r"(total_alloc|allocs|views|messages|lines|events|commits|queries|jobs|samples|spans|records|commands|"
-    r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|"
+    r"(total_alloc|allocs|views|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
+    r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|store[.]size|"
     r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
     # Of tasks or pages, for example, a program may count those that it has handled.
     r"(?!(.*[^a-z])?(thread|fd|handle|object|connection|socket|process|slot|session|client|listener)"
     r"s?[_ ]count$).*[_ ]count)",
     re.I,
 )
-# Counters whose names mean that only beside a name of their program: memory.events, and MySQL's
-# SHOW GLOBAL STATUS, which prints counters except for a few.
+# Counters whose names mean that only beside a name of their program, such as memory.events or a
+# status of MySQL, which prints counters except for a few.
 _OF_PROGRAM = (
     ("oom_kill", "low|high|max|sock_throttled"),
+    ("Total Accesses", r"Total \w+"),
+    ("counters.MAIN.uptime.value", r"counters[.](MAIN|MGT|VBE)[.](?!n_|threads[.]).*"),
+    ("scur", r"\w+tot|[bd](in|out)|[dew](re|co|ses|ch)\w+|hrsp_\w+|\w+_abrt|chk\w+|connect|reuse"),
+    ("num_alloc_retries", "num_device_(alloc|free)"),
+    ("xact_commit", r"(xact|blks|tup|temp|conflict|deadlock|session|checksum)\w*|\w+_time"),
+    ("checkpoints_timed", r"(checkpoint|buffers|maxwritten)_?\w+"),
+    ("wal_records", r"wal_\w+"),
+    ("n_live_tup", r"(n|seq|idx)_\w+|(auto)?(vacuum|analyze)_count"),
     ("Threads_connected",
      r"(?!Threads_(cached|connected|running)|\w*_pending_|(Innodb_num_)?open_|Prepared_stmt_count|"
-     r"Innodb_(buffer_pool_(bytes|pages)_(data|dirty|free|misc|old|total)|row_lock_current|"
-     r"mem|history|checkpoint|ibuf)|Memory_used|Key_blocks_|Qcache_(free|queries|total)|Max_used)"
-     r"[A-Z][a-z]+(_\w+)?"),
+     r"Innodb_(row_lock_current|mem|history|checkpoint|ibuf)|"
+     r"Memory_used|Key_blocks_|Qcache_(free|queries|total)|Max_used)[A-Z][a-z]+(_\w+)?"),
 )  # fmt: skip
 _CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
@@ -219,7 +227,7 @@ FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # Totals that include the page cache, used only if no memory column of the file excludes it.
 _WITH_CACHE = re.compile(
     r"(.*\.)?memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
-    r"(kb|%|.*\.)memused(-percent)?|system\.memory\.used\.\w+|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
+    r"(kb|%|.*\.)memused(-percent)?|(\w+:)?system\.mem(ory)?\.used(\.\w+|\{.*\})?|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
 )
 # Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
@@ -230,7 +238,6 @@ _LOAD = re.compile(
     r"tgi_(queue|batch_current)_size)$",
     re.I,
 )
-_YOUNG = frozenset({"S0", "S1", "E"})
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%./-].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free(able)?|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
@@ -252,7 +259,7 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r"\[MEM\]Cached",), r"\[MEM\]\w+", "KiB"),
     (("buff", "cach"), "used|free|buff|cach", "bytes"),  # dstat
     ((r".*\\Process\(.*",), r".*\\(Working Set|Virtual Bytes|Page File Bytes).*", "bytes"),
-    (("WorkingSet64|WS",), r"(WorkingSet|\w+MemorySize)64|WS|PM|VM", "bytes"),  # PowerShell
+    (("WorkingSet(64|Size)|WS",), r"WorkingSet\w*|\w+MemorySize64|WS|PM|VM", "bytes"),  # Windows
     (("rss", "vms"), r"rss|vms|uss|pss|shared|text|data|lib|swap", "bytes"),  # psutil
     (("used_memory(_rss)?",),
      r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?|"
@@ -262,15 +269,15 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
      r"swap\w*|(in)?active_\w+|unevictable|mapped_file|file_\w+|anon_thp|zswap\w*)", "bytes"),
     ((r"Memory(Current|SwapCurrent)",), r"Memory\w*", "bytes"),
     ((r"container_memory_\w+",), r"container_memory_\w+", "bytes"),
-    ((r"DCGM_FI_DEV_FB_\w+",), r"DCGM_FI_DEV_FB_\w+", "MiB"),
-    ((r"FBUSD|FBFRE|FBTTL",), r"FBUSD|FBFRE|FBTTL", "MiB"),
+    ((r"DCGM_FI_DEV_FB_\w+|FBUSD",), r"DCGM_FI_DEV_FB_\w+|FBUSD|FBFRE|FBTTL", "MiB"),
+    (("used", "total", "gpu"), "used|total", "MiB"),  # gpustat: memory.used, utilization.gpu
+    (("gpu_memory_usage", "username"), "gpu_memory_usage", "MiB"),
+    (("resident", "virtual", "bits"), "resident|virtual", "MiB"),  # MongoDB
     (("(?i:total_vram|vram_total)",),
      "(?i:(total|used|free)_(visible_)?(vram|gtt)|vram_(used|total|free))", "MiB"),
 )  # fmt: skip
 # psrecord and amd-smi divide by 2^20 and write MB.
-_BINARY_MB = re.compile(
-    r"((real|virtual|uss)|(total|used|free)_(visible_)?(vram|gtt)) \(mb\)", re.I
-)
+_BINARY_MB = re.compile(r"(real|virtual|uss|(total|used|free)_(visible_)?(vram|gtt)) \(mb\)", re.I)
 _SYSSTAT_KIB = re.compile(r"kb[a-z]+")
 
 
@@ -372,7 +379,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     words = _CAMEL_WORD.sub("_", bare)
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
     # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
-    is_young = bare in _YOUNG and "YGC" in beside
+    is_young = bare in ("S0", "S1", "E") and "YGC" in beside
     # The page cache fills the free memory of a machine.
     is_left_to_cache = last == "free" and of_kernel
     if of_processor or is_young or is_left_to_cache or _SHOWN.search(bare) or _SHOWN.search(name):
@@ -439,8 +446,12 @@ def kilobyte_of(name: str) -> float:
 
 
 def may_be_held(name: str) -> bool:
-    """Return whether ``name`` has a word for memory or for something else that a program holds."""
-    return is_memory(name) or bool(_HELD.search(_CAMEL_WORD.sub("_", name)))
+    """Return whether ``name`` has a word for memory or for something else that a program holds.
+
+    Of a dotted path the last part counts: connections.requests are requests.
+    """
+    *group, own = _CAMEL_WORD.sub("_", unlabelled(name)).split(".")
+    return is_memory(name) or bool(_HELD.search(f"{group[-1]}.{own}" if own == "count" else own))
 
 
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:

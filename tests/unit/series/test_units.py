@@ -125,6 +125,13 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("Percpu", Role.LEVEL),
         (r"\\h\Process(a)\Handle Count", Role.LEVEL),
         ("objects", Role.LEVEL),
+        ("jvm.gc.collectors.young.collection_time_in_millis", Role.CUMULATIVE),
+        ("osd.op_latency.avgcount", Role.COUNTER),
+        ("pg_stat_activity_count", Role.LEVEL),
+        ("pgbouncer_pools_client_active_connections", Role.LEVEL),
+        ("Innodb_buffer_pool_bytes_data", Role.SHOWN),
+        ("jvm_buffer_pool_used_bytes", Role.LEVEL),
+        ("avg:system.mem.used{host:a}", Role.WITH_CACHE),
     ],
 )
 def test_a_name_tells_what_a_column_is_for(name: str, role: Role) -> None:
@@ -152,6 +159,13 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
         ("cache.bytes_read_into_cache completedTasks", "activeTasks pending_writes"),
         ("rate_limited_requests retry_count", "rate_limiters"),
         ("heap/allocs:bytes heap/frees:bytes", "heap/objects:bytes"),
+        ("stot bin bout ereq econ hrsp_5xx req_tot wretr cli_abrt", "scur qcur rate weight"),
+        ("num_alloc_retries num_device_alloc num_device_free", "segment.all.current"),
+        ("xact_commit blks_hit tup_fetched temp_files deadlocks", "numbackends"),
+        ("checkpoints_timed buffers_alloc maxwritten_clean", "sessions"),
+        ("wal_records wal_fpi wal_bytes wal_buffers_full", "rss"),
+        ("seq_scan n_tup_ins n_live_tup autovacuum_count", "relations"),
+        ("osd.op_in_bytes rx_size_in_bytes ttl.deletedDocuments", "store.size_in_bytes"),
     ],
 )
 def test_the_names_beside_a_counter_show_the_program_that_counts(
