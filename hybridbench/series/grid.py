@@ -306,9 +306,10 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     epochs = [column for column in since if is_since_1970(column.cells)]
     counts = [c for c in columns if _counts(c.name) and c not in epochs]
     named = [c for c in columns if names_time(c.name) and c not in counts]
-    # A date is more certain than a number that counts from a start.
-    named.sort(key=lambda column: column not in (*dates, *epochs))
-    for column in (*named, *dates, *(c for c in epochs if names_epoch(c.name))):
+    # A date is more certain than a number that counts from a start, and goes on after a restart.
+    certain = [column for column in named if column in (*dates, *epochs)]
+    certain += [column for column in dates if len(set(column.cells)) == len(grid.rows)]
+    for column in (*certain, *named, *dates, *(c for c in epochs if names_epoch(c.name))):
         if not _never_passes(column.cells):
             return column, unit_in(column.name)
     if source.interval_s is not None:
@@ -394,7 +395,8 @@ def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
     numbers = [column for column in judged if not column.is_text]
     # Ignore constant columns: swap that is always 0 says nothing about the memory beside it.
     changing = [column for column in numbers if np.unique(column.value).size > 1]
-    memory = [column for column in changing if _is_memory(column)]
+    named = [c.name for c in changing if is_memory(c.name) or meaning_of(c.name).unit is Unit.BYTES]
+    memory = [c for c in changing if c.in_bytes or c.usual_unit or c.name in named]
     for column in memory or numbers:
         if count := levels_in_turn(column.value):
             raise source.wrong(
@@ -402,12 +404,6 @@ def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
                 "as those of several processes do; add a column that says whose row it is (`ps -o "
                 "pid=,rss=`), or a time to each row."
             )
-
-
-def _is_memory(column: RawColumn) -> bool:
-    """Return whether the column is memory, by its unit or by its name."""
-    in_bytes = column.in_bytes or meaning_of(column.name).unit is Unit.BYTES
-    return in_bytes or bool(column.usual_unit) or is_memory(column.name)
 
 
 def _column(

@@ -154,13 +154,26 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     from hybridbench.rundir.reader import read_run
 
     verdict = judge(read_run(path))
-    rows = []
-    for one in verdict.metrics:
-        per_work = () if one.rate_per_request is None else (one.rate_per_request,)
-        down = not declared(one.metric).higher_is_worse
-        rows.append(JudgedSeries(one.metric, VerdictKind(one.outcome), one, down, True, per_work))
-    notes, of_run = (*verdict.notes, verdict.can_rule_out), (verdict.findings, verdict.headline)
-    return FileVerdict(str(path), verdict.kind, tuple(rows), notes, (), *of_run, verdict.failures)
+    rows = tuple(
+        JudgedSeries(
+            name=result.metric,
+            verdict=VerdictKind(result.outcome),
+            result=result,
+            falls_are_bad=not declared(result.metric).higher_is_worse,
+            unit_known=True,
+            per_work=() if result.rate_per_request is None else (result.rate_per_request,),
+        )
+        for result in verdict.metrics
+    )
+    return FileVerdict(
+        source=str(path),
+        kind=verdict.kind,
+        rows=rows,
+        notes=(*verdict.notes, verdict.can_rule_out),
+        findings=verdict.findings,
+        headline=verdict.headline,
+        failures=verdict.failures,
+    )
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,9 @@ def _found_keys(columns: Sequence[TextColumn], times: Times | None) -> Sequence[
     together = bool(whole) and _recur(whole)
     owners: list[TextColumn] = []
     for column in words:
-        anew = times is not None and _begins_anew(column.cells, times)
+        new = np.array([a != b for a, b in pairwise(column.cells)], dtype=bool)
+        # The times start again at each new value, and only there.
+        anew = times is not None and new.any() and np.array_equal(new, np.diff(times.t_s) < 0)
         if column in turns:
             owns = together or _recur([column])
         else:
@@ -163,12 +165,6 @@ def _recur(keys: Sequence[TextColumn]) -> bool:
     beside = list(pairwise(inner)) or [(inner[0], inner[0])]
     alike = sum(2 * len(a & b) >= max(len(a), len(b)) and len(b) > 1 for a, b in beside)
     return alike >= _SAME_SAMPLES * len(beside)
-
-
-def _begins_anew(cells: Sequence[str], times: Times) -> bool:
-    """Return whether the times restart at each new value, and only there."""
-    new = np.array([a != b for a, b in pairwise(cells)], dtype=bool)
-    return bool(new.any() and np.array_equal(new, np.diff(times.t_s) < 0))
 
 
 def _succeed_each_other(column: TextColumn) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import replace
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
-from hybridbench.series.times import is_moment, names_time
+from hybridbench.series.times import is_moment
 
 # A name of several words, as in the status of php-fpm.
-_PHRASE = r"[A-Za-z]\w*(?: \w+)+(?=:)"
+_PHRASE = r"[A-Za-z]\w*(?: \(?\w+\)?)+(?=\s*:)"
 _PAIR = re.compile(
     # grep on several files: /proc/42/status:VmRSS: 123 kB
     r"(?:(?P<file>/[\w./-]+):)?"
@@ -34,16 +34,19 @@ _KEY = re.compile(
     rf"(?P<name>[A-Za-z_][\w.]*|{_PHRASE})(?:\s*:(?:\s|$)|\s*=|(?<=[a-z]):)\s*(?P<text>\S.*)?"
 )
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
-# Keep these fields of /proc/PID/status although they have no unit; the others without one are ids,
-# masks or context switches.
-_STATUS_KEPT = frozenset({"Pid", "Threads"})
 # For a histogram, read only its sum and count; the creation time of a series is not a level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
 _COUNTER = re.compile(r"# TYPE (\S+) counter$")
+# A word alone, such as the host above the status of Apache.
+_TITLE = re.compile(r"[A-Za-z][\w.-]*")
 _LOOKED_AT = 12
-# A logfmt line, optionally after a time: ts=2026-11-20T10:00:00Z level=info rss=123MB.
-_FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S*)")
-_FIELDS = re.compile(rf"(?:(?P<at>[^=]*?[\d\])Z])\s+)?{_FIELD.pattern}(?:\s+{_FIELD.pattern})*")
+# A logfmt line, perhaps after a time and a word: ts=2026-11-20T10:00:00Z level=info rss=123MB, or
+# Total: reserved=5684MB, committed=4216MB.
+_FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S*?)[,;]?(?=\s|$)")
+_FIELDS = re.compile(
+    r"(?:(?P<at>[^=]*?[\d\])Z])\s+)?(?:[A-Za-z]+:?\s+){0,3}"
+    rf"{_FIELD.pattern}(?:\s+{_FIELD.pattern})*"
+)
 
 
 def are_pairs(lines: Sequence[Line]) -> bool:
@@ -51,7 +54,7 @@ def are_pairs(lines: Sequence[Line]) -> bool:
     first = [line.text.strip() for line in lines[:_LOOKED_AT]]
     if _HEAD_OF_SMAPS.match(first[0]) or first[0].startswith(("# HELP ", "# TYPE ")):
         return True
-    numbers = [text for text in first if not text.startswith("#")]
+    numbers = [text for text in first if not (text.startswith("#") or _TITLE.fullmatch(text))]
     pairs = [text for text in numbers if _is_pair(text)]
     all_keys = all(text in pairs or _KEY.fullmatch(text) for text in numbers)
     return all_keys and (bool(pairs) or _is_status(numbers))
@@ -72,7 +75,9 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
             odd += [] if skipped else [line.number]
             continue
         name, value, has_unit, at = found
-        if _NO_SERIES.search(name) or (of_status and not has_unit and name not in _STATUS_KEPT):
+        # Others of /proc/PID/status without a unit are ids, masks or context switches.
+        is_other = of_status and not has_unit and name not in ("Pid", "Threads")
+        if is_other or _NO_SERIES.search(name):
             continue
         if at and not line.at:
             # A dump lists one series after another, so group its values by time.
@@ -101,7 +106,8 @@ def _pair(text: str) -> tuple[str, str, bool, str] | None:
     binary = {"kB": "KiB", "K": "KiB", "M": "MiB", "G": "GiB"}.get(unit, unit)
     heading = f" ({binary})" if unit else ""
     label = f'{{file="{match["file"]}"}}' if match["file"] else ""
-    name = match["name"].rstrip(":")
+    # Munin adds the field of a value.
+    name = match["name"].rstrip(":").removesuffix(".value")
     if name == "Memory" and unit in ("K", "M", "G"):
         # As systemctl status writes memory.current, which contains the page cache.
         name = "MemoryCurrent"
@@ -120,9 +126,9 @@ def _is_status(texts: Sequence[str]) -> bool:
 
 
 def are_fields(lines: Sequence[Line]) -> bool:
-    """Return whether each line has ``name=value`` pairs, with a time before or among them."""
+    """Return whether each line has several ``name=value`` pairs, or one and a time."""
     first = [_fields(line.text) for line in lines[:_LOOKED_AT]]
-    return all(row is not None and any(map(names_time, row)) for row in first)
+    return all(row is not None and len(row) > 1 for row in first)
 
 
 def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:

@@ -17,6 +17,8 @@ _KERNEL = "`while sleep 10; do date +%s; grep -E 'MemAvailable|SUnreclaim' /proc
 _BROKER = (
     "`while sleep 10; do date +%s; rabbitmq-diagnostics -q memory_breakdown --formatter json; done`"
 )
+OF_FILES = "is a list of files with their sizes, such as those of du, df, ls, wc and docker ps"
+RECORD_PROCESS = f"record a process: {_PS}"
 # For each advice, what it is for, and a pattern that one of the file's first lines matches; the
 # first one counts.
 _KINDS: Mapping[str, Mapping[str, str]] = {
@@ -42,14 +44,16 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
         "is an object as console.log prints it":
             r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
     },
-    f"record a process: {_PS}": {
+    RECORD_PROCESS: {
         f"the output of vmstat {_MACHINE}":
             r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory|Mach Virtual Memory Stat|"
             r"nr_free_pages \d|Per-node system memory|ITEM +SIZE +LIMIT",
         f"the output of free {_MACHINE}":
             r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
         "the output of top on macOS is not read": r"Processes: \d+ total",
-        "is the output of du, the size of files": r"[\d.]+[KMGT]?\t[./~]\S*$",
+        OF_FILES: r"[\d.]+[KMGT]?\t[./~]|[d-][r-][w-]\S+ +\d|Filesystem .*Use%|CONTAINER ID +IMAGE",
+        "is a status of nginx, of Varnish or of the machine's sockets": r"Active connections: \d|"
+            r"(MAIN|MGT|SMA)\.\S+ +\d+ +[\d.]+ +[A-Z]|sockets: used \d|TCP: +\d+ \(estab",
         "is a report of GuideLLM, whose benchmarks have a load each": r'.*"guidellm_version"',
         "is a report of pmap, numastat, of a profiler such as valgrind, or of one moment":
             r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +[^\d\s]\S*$|Proto |Filename:|"
@@ -66,7 +70,7 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
     },
     f"record {_KERNEL}": {
         "is /proc/slabinfo or the output of slabtop, caches of the kernel":
-            r"slabinfo - version|.* : tunables +\d|\s*Active / Total Objects",
+            r"slabinfo - version|.* : tunables +\d|\s*Active / Total Objects|\s*OBJS ACTIVE ",
     },
     f"record {_BROKER}": {
         "is what rabbitmqctl prints for people": r"(Status of|Reporting memory breakdown on) node ",
@@ -100,7 +104,7 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
     "print json.dumps(...), one object a line": {"is a Python dict": r"\s*\{'"},
     "print GC.stat.to_json, one object a line": {"is a Ruby hash": r"\{:?\"?\w+\"? ?=>"},
     _LINES: {
-        "is an Erlang term": r"\s*\[?\{\w+,",
+        "is an Erlang or Elixir term": r"\s*\[?\{\w+,|%\{\w|\s+(processes|atom)_used: \d",
         "is XML or HTML": r"\s*<(\?xml|!DOCTYPE|html)",
         "is a drawn box": r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$",
         "is YAML": r"---$|\w+:$|\s*- \w+: ",

@@ -34,7 +34,7 @@ _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?
 _NO_DATA = re.compile(
     # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
-    r"[-=+|: ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP|END)$|"
+    r"[-=+|: ]+$|\.$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC |\"sep=.|(RESET|SEP|END)$|"
     # What rabbitmqctl prints above each list.
     r"Timeout: [\d.]+ seconds \.\.\.$|Listing \w+ .*\.\.\.$|"
     # The end of a database's tables, and what MySQL prints between rows.
@@ -42,7 +42,7 @@ _NO_DATA = re.compile(
     # Around code in Markdown.
     r"```\w*$|"
     # The head of BusyBox's top.
-    r"Every [\d.]+s: |Mem: \d+K used, |CPU: +\d+% usr|Load average: ",
+    r"Every [\d.]+s: |Mem: \d+K used, |CPU: +\d+% usr|Load average: "
 )
 # Times as they appear in cells, with or without spaces.
 _CLOCK = r"\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: [AP]M\b)?"

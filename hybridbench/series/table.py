@@ -25,17 +25,12 @@ _OTHER_REPORT = (
     "another report begins, with other columns; record one, such as `pidstat -r -p PID 10`."
 )
 # Marks inside a JavaScript date, a quoted cell or an aligned number do not separate cells.
-_NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)|(?<=\s\s)\d{1,3}(,\d{3})+(?=\s|$)')
+_NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d\d?:)|(?<=\s\s)\d{1,3}(,\d{3})+(?=\s|$)')
 # dmon's names and units, mapped to those of --query-gpu.
 _OF_DMON = {
-    "gpu": "index",
-    "mclk": "clocks.mclk",
-    "pclk": "clocks.pclk",
-    "MB": "memory.{} [MiB]",
-    "W": "power.{} [W]",
-    "C": "temperature.{}",
-    "%": "utilization.{}",
-}
+    "gpu": "index", "mclk": "clocks.mclk", "pclk": "clocks.pclk", "MB": "memory.{} [MiB]",
+    "W": "power.{} [W]", "C": "temperature.{}", "%": "utilization.{}",
+}  # fmt: skip
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
 _UNIT = re.compile(r"%|\u00b0?[cf]|[wvac]|[kmg]?hz|count|1")
 _GERMAN_DATE = re.compile(r"\d\d?\.\d\d?\.\d{4}\b")
@@ -143,7 +138,10 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
         first = next((i for i, is_full in enumerate(full) if is_full), 0)
     if not any(_is_value(cell) for _, cells in rows for cell in cells):
         raise source.wrong(f"{NO_SHAPE}.")
-    above = [i for i in range(first) if _heads(rows[i][1])] or ([] if numeric else [0])
+    # A time beside cells without numbers is not a name.
+    words = (i for i in range(first) if _names(rows[i][1]))
+    above = [i for i in words if not any(map(looks_like_time, rows[i][1]))]
+    above = above or ([] if numeric else [0])
     if not above:
         return None
     line, last = rows[above[-1]]
@@ -158,11 +156,6 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     if again:
         source.notes.append(f"the heading stands again in line {again[0]}: skipped")
     return Grid(named, [row for row in body if row[1] != last], line.number)
-
-
-def _heads(cells: Sequence[str]) -> bool:
-    """Return whether cells are column names, rather than a time beside cells without numbers."""
-    return _names(cells) and not any(map(looks_like_time, cells))
 
 
 def _of_attributes(above: Sequence[list[str]], last: list[str]) -> tuple[list[str], int] | None:

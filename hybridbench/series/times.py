@@ -130,7 +130,7 @@ def names_epoch(name: str) -> bool:
 
 def unit_in(name: str) -> str:
     """Return the time unit at the end of ``name``, as a key of ``UNITS_S``; empty without one."""
-    found = _UNIT_AT_END.search(name.strip())
+    found = _UNIT_AT_END.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip()))
     word = "" if found is None else found[1].lower()
     return next((u for u, words in _UNIT_WORDS.items() if re.fullmatch(words, word)), "")
 

@@ -11,7 +11,7 @@ from math import gcd
 
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.grid import Grid, Row
-from hybridbench.series.refusals import NO_SHAPE, is_prose
+from hybridbench.series.refusals import NO_SHAPE, OF_FILES, RECORD_PROCESS, is_prose
 from hybridbench.series.source import Source, fitted
 from hybridbench.series.times import is_epoch, looks_like_time
 
@@ -19,27 +19,20 @@ from hybridbench.series.times import is_epoch, looks_like_time
 _N, _D = r"\d+", r"[\d.,]+[kmgt]?"
 _PAIR = r"[\d.]+[kKMGT]?i?B / [\d.]+[kKMGT]?i?B"
 _LAYOUTS = (
-    (
-        rf"\S+ {_N} {_D} {_D} {_N} {_N} \S+ [A-Z]\S* \S+ [\d:.-]+ \S.*",
-        "USER, PID, %CPU, %MEM, VSZ, RSS, TTY, STAT, START, TIME, COMMAND",
-    ),
-    (
-        rf"{_N} \S+ \S+ -?{_N} {_D} {_D} {_D} [A-Z] {_D} {_D} [\d:.]+ \S.*",
-        "PID, USER, PR, NI, VIRT, RES, SHR, S, %CPU, %MEM, TIME+, COMMAND",
-    ),
-    (
-        rf"[\da-f]{{12}} \S+ {_D}% {_PAIR} {_D}% {_PAIR} {_PAIR} \d+",
-        "CONTAINER ID, NAME, CPU %, MEM USAGE / LIMIT, MEM %, NET I/O, BLOCK I/O, PIDS",
-    ),
+    (rf"\S+ {_N} {_D} {_D} {_N} {_N} \S+ [A-Z]\S* \S+ [\d:.-]+ \S.*",
+     "USER, PID, %CPU, %MEM, VSZ, RSS, TTY, STAT, START, TIME, COMMAND"),
+    (rf"{_N} \S+ \S+ -?{_N} {_D} {_D} {_D} [A-Z] {_D} {_D} [\d:.]+ \S.*",
+     "PID, USER, PR, NI, VIRT, RES, SHR, S, %CPU, %MEM, TIME+, COMMAND"),
+    (rf"[\da-f]{{12}} \S+ {_D}% {_PAIR} {_D}% {_PAIR} {_PAIR} \d+",
+     "CONTAINER ID, NAME, CPU %, MEM USAGE / LIMIT, MEM %, NET I/O, BLOCK I/O, PIDS"),
     (rf"total kB {_N} {_N} {_N}", "total, unit, VSZ, RSS, Dirty"),
-    (
-        r"\S*(/|\.(slice|service|scope))\S* (\d+|-) ([\d.]+|-) [\d.]+[BKMGT]? \S+ \S+",
-        "Control Group, Tasks, %CPU, Memory, Input/s, Output/s",
-    ),
+    (r"\S*(/|\.(slice|service|scope))\S* (\d+|-) ([\d.]+|-) [\d.]+[BKMGT]? \S+ \S+",
+     "Control Group, Tasks, %CPU, Memory, Input/s, Output/s"),
     # memory_profiler: the process, or one of its children.
     (r"(MEM|CHLD \d+) [\d.]+ \d+(\.\d+)?", "process, MEM (MiB), time"),
-)
+)  # fmt: skip
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
+_FILE = re.compile(r"\.[A-Za-z]\w*$|[A-Za-z.~]/.")
 _MILLICORES = re.compile(r"\d+m")
 # A size followed by text that cannot be read, such as 512M(2%).
 _LIKE_SIZE = re.compile(r"\d+(?:[.,]\d+)?\s*[KMGT]i?B?\b", re.I)
@@ -100,11 +93,16 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     # The number that was read may then be an id beside the measurement.
     known = known and not any(map(_hides_size, columns, kinds))
     if not known or (kinds[sizes[0]] == "number" and "time" not in kinds):
-        what = NO_SHAPE if is_prose([line for line, _ in rows]) else _NO_HEADING
+        is_text = kinds[0] == "text" and is_prose([line for line, _ in rows])
+        what = NO_SHAPE if is_text else _NO_HEADING
         raise source.wrong(f"{what}.", heading.number)
     if kinds[sizes[0]] != "whole":
         return Grid(named, rows, heading.number)
-    name, unit = _size({int(c) for c in columns[sizes[0]] if not is_nothing(c)}, is_pid=is_pid)
+    numbers = {int(c) for c in columns[sizes[0]] if not is_nothing(c)}
+    name, unit = _size(numbers, is_pid=is_pid)
+    # Numbers of ps beside a path are multiples of 4 KiB.
+    if name == "value" and max(numbers) >= _SURELY_KIB and any(map(_FILE.search, first)):
+        raise source.wrong(f"{OF_FILES}; {RECORD_PROCESS}.")
     named[sizes[0]] = name
     source.notes.append(_READ_AS[name])
     return Grid(named, rows, heading.number, {name: unit})
@@ -117,11 +115,11 @@ def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
     """
     if not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers):
         return "memory", "bytes"
+    in_pages = not any(n % _PAGE_KIB for n in numbers)
     large = _SURELY_KIB <= max(numbers) <= _KIB_MAX
     step = gcd(*(n - min(numbers) for n in numbers))
-    in_pages = not min(numbers) % _PAGE_KIB and (len(numbers) < 3 or step == _PAGE_KIB)
-    in_pages = in_pages and max(numbers) >= _PROCESS_KIB
-    return ("RSS", "KiB") if is_pid or large or in_pages else ("value", "")
+    small = max(numbers) >= _PROCESS_KIB and (len(numbers) < 3 or step == _PAGE_KIB)
+    return ("RSS", "KiB") if is_pid or (in_pages and (large or small)) else ("value", "")
 
 
 def _kind(cells: Sequence[str], *, is_timed: bool) -> str:

@@ -164,7 +164,7 @@ def _bare(r: Recording) -> tuple[str, None]:
     mark = "," if r.rng.random() < 0.5 else " "
     unit = int(r.rng.integers(3))
     values = [
-        (f"{_kib(v) // 4 * 4 + 3}", f"{v / MIB:.3f}MiB", f"{v / MIB:.3f}MiB / 7.653GiB")[unit]
+        (f"{_kib(v) // 4 * 4}", f"{v / MIB:.3f}MiB", f"{v / MIB:.3f}MiB / 7.653GiB")[unit]
         for v in r.one
     ]
     return "\n".join(f"{date(r.at(i))}{mark}{values[i]}" for i in range(r.size)) + "\n", None

@@ -135,7 +135,8 @@ def test_numbers_of_ps_are_kib_unless_a_unit_is_given(
     tmp_path: Path, unit: str | None, factor: float
 ) -> None:
     series = made(300)
-    path = series.write(tmp_path / "rss.txt", [f"{v / factor:.0f}" for v in series.value])
+    rows = [f"{4 * round(v / factor / 4)}" for v in series.value]
+    path = series.write(tmp_path / "rss.txt", rows)
     interval_s = float(series.t_s[1] - series.t_s[0])
 
     kind, rate, *_ = only(
