@@ -45,7 +45,7 @@ UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
 # The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
-    r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|percpu|"
+    r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|(\b|_)mem(?!ber)|mem\b|heap|swap|anon|percpu|"
     r"working_?set|footprint|\breal\b|\bres\b",
     re.I,
 )
@@ -70,7 +70,7 @@ _COUNTER = re.compile(
     r"(time|seconds|_[mun]s|length|size|latency|duration|bytes|batch|event|"
     r"message|job|query|calls?|req(uest)?s?|tokens?|steps?|iterations?|op(eration)?s?|finish\w*|"
     r"success\w*)[_ ]count$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
-    r"iterations?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
+    r"iter(ation)?s?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
     r"(prompt|output|generation|generated|input)_tokens$|(^|[_./ ])(global[_ ]?)?step$",
     re.I,
 )
@@ -85,8 +85,8 @@ _THINGS = (
 )
 _HELD = re.compile(
     rf"(^|[^a-z])(?!user$)({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|"
-    r"leaked|in_?use|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|blocked|estab\w*|stack|"
-    r"value|current|free|left|avail(able)?|uncollectable)([^a-z]|$)",
+    r"leaked|in_?use|idle|busy|online|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|"
+    r"blocked|estab\w*|stack|value|current|free|left|avail(able)?|uncollectable)([^a-z]|$)",
     re.I,
 )
 # Current amounts, not work done, although their names end like a counter's.
@@ -179,6 +179,7 @@ _OF_PROGRAM = (
     ("Total Accesses", r"Total \w+"),
     ("counters.MAIN.uptime.value", r"counters[.](MAIN|MGT|VBE)[.](?!n_|threads[.]).*"),
     ("scur", r"\w+tot|[bd](in|out)|[dew](re|co|ses|ch)\w+|hrsp_\w+|\w+_abrt|chk\w+|connect|reuse"),
+    ("kvCacheStats.allocNewBlocks", r"kvCacheStats[.](alloc\w+|reused\w+|missed\w+|iter\w+)"),
     ("num_alloc_retries", "num_device_(alloc|free)"),
     ("xact_commit", r"(xact|blks|tup|temp|conflict|deadlock|session|checksum)\w*|\w+_time"),
     ("checkpoints_timed", r"(checkpoint|buffers|maxwritten)_?\w+"),
@@ -240,7 +241,8 @@ _LOAD = re.compile(
 )
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%./-].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
-_LEFT = re.compile(r"(^|[_.\s\\-]|kb|mem)(free(able)?|avail(able)?)([_.\s(-]|$)|^FBFRE$", re.I)
+_LEFT = r"free(able)?|avail(able)?|usable|unused|remaining|headroom|verfügbare?|disponibles?"
+_IS_LEFT = re.compile(rf"(^|[_.\s\\-]|kb|mem)({_LEFT})([_.\s(-]|$)|^FBFRE$", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
@@ -272,6 +274,7 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r"DCGM_FI_DEV_FB_\w+|FBUSD",), r"DCGM_FI_DEV_FB_\w+|FBUSD|FBFRE|FBTTL", "MiB"),
     (("used", "total", "gpu"), "used|total", "MiB"),  # gpustat: memory.used, utilization.gpu
     (("gpu_memory_usage", "username"), "gpu_memory_usage", "MiB"),
+    ((r"[cg]puMemUsage",), r"\w+MemUsage", "bytes"),  # TensorRT-LLM
     (("resident", "virtual", "bits"), "resident|virtual", "MiB"),  # MongoDB
     (("(?i:total_vram|vram_total)",),
      "(?i:(total|used|free)_(visible_)?(vram|gtt)|vram_(used|total|free))", "MiB"),
@@ -389,7 +392,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    is_left = bool(_LEFT.search(words))
+    is_left = bool(_IS_LEFT.search(words))
     return replace(level, higher_is_worse=not is_left, may_count=bool(_MAY_COUNT.fullmatch(words)))
 
 
@@ -437,7 +440,7 @@ def bare_name(name: str) -> str:
 
 def is_memory(name: str) -> bool:
     """Return whether ``name`` has a word for memory."""
-    return bool(_MEMORY.search(name))
+    return bool(_MEMORY.search(_CAMEL_WORD.sub("_", name)))
 
 
 def kilobyte_of(name: str) -> float:
@@ -480,13 +483,13 @@ def _level(name: str) -> Meaning:
     if _SYSSTAT_KIB.fullmatch(name):
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB)
     word = unit_word(name)
-    if word == _KERNEL_KB and _MEMORY.search(name):
+    if word == _KERNEL_KB and is_memory(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
     if word in UNITS:
         return UNITS[word]
     note = ""
-    if _MEMORY.search(name) and not _SHARE.search(name):
+    if is_memory(name) and not _SHARE.search(name):
         note = (
             f"the unit of {name} is unknown: its rates have no unit; set it with --metric "
             f"'{name}:UNIT'"

@@ -8,6 +8,7 @@ from hybridbench.foundation.metrics import Unit
 from hybridbench.series.units import (
     Role,
     counts_so_far,
+    is_memory,
     meaning_of,
     parse_unit,
 )
@@ -132,6 +133,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("Innodb_buffer_pool_bytes_data", Role.SHOWN),
         ("jvm_buffer_pool_used_bytes", Role.LEVEL),
         ("avg:system.mem.used{host:a}", Role.WITH_CACHE),
+        ("iter", Role.COUNTER),
     ],
 )
 def test_a_name_tells_what_a_column_is_for(name: str, role: Role) -> None:
@@ -163,6 +165,7 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
         ("num_alloc_retries num_device_alloc num_device_free", "segment.all.current"),
         ("xact_commit blks_hit tup_fetched temp_files deadlocks", "numbackends"),
         ("checkpoints_timed buffers_alloc maxwritten_clean", "sessions"),
+        ("kvCacheStats.allocNewBlocks kvCacheStats.reusedBlocks", "kvCacheStats.usedNumBlocks"),
         ("wal_records wal_fpi wal_bytes wal_buffers_full", "rss"),
         ("seq_scan n_tup_ins n_live_tup autovacuum_count", "relations"),
         ("osd.op_in_bytes rx_size_in_bytes ttl.deletedDocuments", "store.size_in_bytes"),
@@ -219,6 +222,9 @@ def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
         "freeNumBlocks",
         "FBFRE",
         r"\\host\Memory\Available MBytes",
+        r"\\host\Arbeitsspeicher\Verfügbare MB",
+        "system.mem.usable",
+        "unused",
     ],
 )
 def test_what_is_left_must_not_fall(name: str) -> None:
@@ -236,6 +242,11 @@ def test_memory_of_no_told_unit_is_not_guessed() -> None:
 
     assert not meaning.known
     assert "--metric 'rss:UNIT'" in meaning.note
+
+
+def test_memory_is_known_by_a_word_of_its_name() -> None:
+    assert all(map(is_memory, ("gpuMemUsage", "mem_used", "used_mem", "memPool")))
+    assert not any(map(is_memory, ("members", "group_members", "groupMembers", "remembered")))
 
 
 def test_a_share_is_not_offered_a_unit_of_memory() -> None:
