@@ -114,7 +114,7 @@ METRIC_NAME = re.compile(
     re.I,
 )
 _VALUE = re.compile(
-    r"_?((counter|metric)?_?value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?",
+    r"_?((counter|cntr|metric)?_?value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?",
     re.I,
 )
 

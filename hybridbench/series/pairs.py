@@ -56,7 +56,9 @@ def are_pairs(lines: Sequence[Line]) -> bool:
         return True
     numbers = [text for text in first if not (text.startswith("#") or _TITLE.fullmatch(text))]
     pairs = [text for text in numbers if _is_pair(text)]
-    all_keys = all(text in pairs or _KEY.fullmatch(text) for text in numbers)
+    # ZooKeeper puts no colon behind the name of a text: zk_version 3.8.0, built on ...
+    stems = tuple({f"{text.split('_')[0]}_" for text in pairs if "_" in text.split()[0]})
+    all_keys = all(t in pairs or _KEY.fullmatch(t) or t.startswith(stems) for t in numbers)
     return all_keys and (bool(pairs) or _is_status(numbers))
 
 

@@ -67,7 +67,7 @@ _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
     # Of what, it must say: a count of widgets may be those that there are.
     r"[_ ](total|sum)$|[.](sum|avgcount)$|"
-    r"(time|seconds|_[mun]s|length|size|latency|duration|bytes|batch|event|"
+    r"(total|time|seconds|_[mun]s|length|size|latency|duration|bytes|batch|event|"
     r"message|job|query|calls?|req(uest)?s?|tokens?|steps?|iterations?|op(eration)?s?|finish\w*|"
     r"success\w*)[_ ]count$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
     r"iter(ation)?s?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
@@ -86,7 +86,7 @@ _THINGS = (
 _HELD = re.compile(
     rf"(^|[^a-z])(?!user$)({_THINGS}|size|len|length|depth|level|pending|active|open|live|alive|held|"
     r"leaked|in_?use|idle|busy|online|used|usage|alloc\w*|cached|queue\w*|backlog|waiting|running|"
-    r"blocked|estab\w*|stack|value|current|free|left|avail(able)?|uncollectable)([^a-z]|$)",
+    r"blocked|estab\w*|stack|value|current$|free|left|avail(able)?|uncollectable)([^a-z]|$)",
     re.I,
 )
 # Current amounts, not work done, although their names end like a counter's.
@@ -143,7 +143,7 @@ _SO_FAR = re.compile(
     r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
-    r"heap[._]total_allocated|"
+    r"heap[._]total_allocated|gc[._]memory[._](allocated|promoted)|"
     r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
     r"total|num|size|in|documents|objects|pages|keys|rows|lines|tasks|jobs|requests|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
     # WiredTiger: bytes read into cache.
@@ -166,10 +166,10 @@ _MAY_COUNT = re.compile(
     r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
     r"(total_alloc|allocs|views|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
     r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|store[.]size|"
-    r"(log|wal|db)_(total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
+    r"(log|wal|db|redo)[_ ](total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
     # Of tasks or pages, for example, a program may count those that it has handled.
     r"(?!(.*[^a-z])?(thread|fd|handle|object|connection|socket|process|slot|session|client|listener)"
-    r"s?[_ ]count$).*[_ ]count)",
+    r"s?[_ .]count$).*[_ .]count)",
     re.I,
 )
 # Counters whose names mean that only beside a name of their program, such as memory.events or a
@@ -243,9 +243,8 @@ _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%./-].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = r"free(able)?|avail(able)?|usable|unused|remaining|headroom|verfügbare?|disponibles?"
 _IS_LEFT = re.compile(rf"(^|[_.\s\\-]|kb|mem)({_LEFT})([_.\s(-]|$)|^FBFRE$", re.I)
-_SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
-    r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
+    r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s(ec)?\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
     re.I,
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
@@ -489,7 +488,7 @@ def _level(name: str) -> Meaning:
     if word in UNITS:
         return UNITS[word]
     note = ""
-    if is_memory(name) and not _SHARE.search(name):
+    if is_memory(name) and not re.search("%|perc", name, re.I):
         note = (
             f"the unit of {name} is unknown: its rates have no unit; set it with --metric "
             f"'{name}:UNIT'"

@@ -94,8 +94,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     known = known and not any(map(_hides_size, columns, kinds))
     if not known or (kinds[sizes[0]] == "number" and "time" not in kinds):
         is_text = kinds[0] == "text" and is_prose([line for line, _ in rows])
-        what = NO_SHAPE if is_text else _NO_HEADING
-        raise source.wrong(f"{what}.", heading.number)
+        raise source.wrong(f"{NO_SHAPE if is_text else _NO_HEADING}.", heading.number)
     if kinds[sizes[0]] != "whole":
         return Grid(named, rows, heading.number)
     numbers = {int(c) for c in columns[sizes[0]] if not is_nothing(c)}

@@ -134,6 +134,7 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("jvm_buffer_pool_used_bytes", Role.LEVEL),
         ("avg:system.mem.used{host:a}", Role.WITH_CACHE),
         ("iter", Role.COUNTER),
+        ("vllm:iteration_tokens_total_count", Role.COUNTER),
     ],
 )
 def test_a_name_tells_what_a_column_is_for(name: str, role: Role) -> None:
@@ -160,6 +161,7 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
         ("LayoutCount ScriptDuration", "JSHeapUsedSize Nodes"),
         ("cache.bytes_read_into_cache completedTasks", "activeTasks pending_writes"),
         ("rate_limited_requests retry_count", "rate_limiters"),
+        ("jvm.gc.memory.allocated jvm.gc.memory.promoted", "jvm.memory.used"),
         ("heap/allocs:bytes heap/frees:bytes", "heap/objects:bytes"),
         ("stot bin bout ereq econ hrsp_5xx req_tot wretr cli_abrt", "scur qcur rate weight"),
         ("num_alloc_retries num_device_alloc num_device_free", "segment.all.current"),
@@ -197,6 +199,8 @@ def test_a_total_that_is_not_memory_may_count() -> None:
     assert meaning_of("heap_allocs").may_count
     assert not meaning_of("total_rss").may_count
     assert not meaning_of("listener_count").may_count
+    assert meaning_of("usage.count").may_count
+    assert not meaning_of("threads.count").may_count
     assert not meaning_of("total_allocated").may_count
     assert not meaning_of("total_active_sessions").may_count
 
