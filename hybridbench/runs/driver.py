@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from hybridbench.records.answers import pack_tokens
-from hybridbench.records.messages import Disconnect, FinishedAnswer, Sampling, StepEvents, Submit
+from hybridbench.records.messages import (
+    Disconnect,
+    Ended,
+    FinishedAnswer,
+    Sampling,
+    StepEvents,
+    Submit,
+)
 from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
 
@@ -90,6 +98,15 @@ class Driver:
             return answer
         return msgspec.structs.replace(answer, prompt=pack_tokens(prompt))
 
+    def faults_of(self, finished: Iterable[Ended]) -> list[str]:
+        """Return a sentence on each answer that ends elsewhere than its client asked.
+
+        An engine that loses or confuses the settings of requests cannot see this itself.  Call it
+        before ``on_step_events``.
+        """
+        faults = ((one.rid, _fault_of(one, self._sampling.get(one.rid))) for one in finished)
+        return [f"request {rid}: its client {fault}" for rid, fault in faults if fault]
+
     def on_step_events(self, events: StepEvents) -> None:
         """Feed one message from the worker back into the workload."""
         workload, now_s, counts = self._workload, events.t_s, self.counts
@@ -110,3 +127,20 @@ class Driver:
         for ended in events.aborted:
             counts.aborted += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
+
+
+def _fault_of(answer: Ended, asked: Sampling | None) -> str:
+    """Return how ``answer`` ends elsewhere than ``asked``; empty if it does not."""
+    if asked is None:
+        return ""
+    length, most = len(answer.output_ids), asked.max_new_tokens
+    stops = (n for n, token in enumerate(answer.output_ids, 1) if token in asked.stop_token_ids)
+    if length > most:
+        return f"asked for {most:,} tokens at most and got {length:,}"
+    if (first_stop := next(stops, length)) < length:
+        return f"got {length - first_stop:,} more after the first of its stop tokens"
+    if answer.reason == "length" and length < most:
+        return f"asked for {most:,} tokens and got {length:,}, cut off for their number"
+    if answer.reason == "stop" and asked.ignore_eos:
+        return f"asked for no stop token, and its answer ended at one after {length:,} of {most:,}"
+    return ""

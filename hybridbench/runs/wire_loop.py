@@ -366,6 +366,12 @@ class WireLoop(RunLoop):
             recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
 
     def _on_step_events(self, message: StepEvents) -> None:
+        # Other projects' schedulers shorten requests by rules of their own.
+        faults = [] if self.answers is None else self.driver.faults_of(message.finished)
+        for fault in faults:
+            self._on_violation(
+                Violation(message.t_s, message.steps, ViolationRecord("answer", "", fault, []))
+            )
         self.driver.on_step_events(message)
         if self.driver.refusal and not self._refused:
             self._refused = True

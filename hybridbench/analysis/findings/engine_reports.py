@@ -174,13 +174,17 @@ class FalseAlarm(_Reports, frozen=True, kw_only=True):
 class EngineCheck(_Reports, frozen=True, kw_only=True):
     """A failed check of the engine, known or unknown, that nothing else confirms or refutes."""
 
+    # False if the clients check the same, so that the title cannot name the engine's check.
+    only_engine: ClassVar[bool] = True
+
     @property
     def code(self) -> str:
         return f"{ENGINE_PREFIX}{self.law}"
 
     def words(self, found: Finding) -> Words:
+        said = f"the engine's own check ({self.law}): " if self.only_engine else ""
         return Words(
-            f"the engine's own check ({self.law}): {self.message}{per_event(found)}",
+            f"{said}{self.message}{per_event(found)}",
             evidence=tuple(self._evidence(found)),
         )
 
@@ -286,15 +290,12 @@ class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
     """The law ``unanswered``."""
 
     kind: ClassVar[str] = "engine-unanswered"
+    only_engine: ClassVar[bool] = False
     meaning: ClassVar[str] = (
         "Requests have no answer although the engine is idle, or its front end keeps entries of "
         "requests that the engine no longer has."
     )
     leads_to: ClassVar[str] = "LEAK"
-
-    def words(self, found: Finding) -> Words:
-        # The load client counts as well, so the title names no check of the engine.
-        return Words(f"{self.message}{per_event(found)}", evidence=tuple(self._evidence(found)))
 
     def advice(self, found: Finding) -> str:
         return (
@@ -307,10 +308,17 @@ class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
     """The law ``answer``."""
 
     kind: ClassVar[str] = "engine-answer"
+    only_engine: ClassVar[bool] = False
     meaning: ClassVar[str] = (
         "A client got other tokens than its request produced, or an answer that ends too early or "
         "too late."
     )
+
+    def advice(self, found: Finding) -> str:
+        return (
+            "Find where the request's limit on tokens or its stop tokens are stored, copied or "
+            "replaced, and where its answer is cut off or handed to its client."
+        )
 
 
 class EngineUnknown(EngineCheck, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.answers import pack_tokens
@@ -105,6 +107,35 @@ def test_an_answer_gets_the_temperature_and_seed_of_its_client_until_its_request
     ended = m.Ended("a", [5], "length", 1, 0, None, None)
     driver.on_step_events(m.StepEvents(1.0, 1, [], [], [ended], [], []))
     assert driver.as_sent(answer).seed == 1
+
+
+_STOPS = m.Sampling(4, ignore_eos=False, stop_token_ids=(9,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "output_ids", "reason", "fault"),
+    [
+        (m.Sampling(4), [5, 6, 7, 8], "length", None),
+        (m.Sampling(4), [5, 6, 7, 8, 9], "length", "asked for 4 tokens at most and got 5"),
+        (m.Sampling(4), [5, 6], "length", "asked for 4 tokens and got 2, cut off for their number"),
+        (m.Sampling(4), [5, 6], "stop", "asked for no stop token, and its answer ended at one"),
+        (m.Sampling(4), [5, 6], "aborted by its client", None),
+        (_STOPS, [5, 9], "stop", None),
+        (_STOPS, [5, 2], "stop", None),  # 2 may be the model's own
+        (_STOPS, [5, 9, 7, 8], "length", "got 2 more after the first of its stop tokens"),
+    ],
+)
+def test_an_answer_must_end_where_its_client_asked(
+    asked: m.Sampling, output_ids: list[int], reason: str, fault: str | None
+) -> None:
+    workload = FakeWorkload(0)
+    workload.actions = [m.Submit("a", [1], asked)]
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    driver.pump(0.0)
+
+    found = driver.faults_of([m.Ended("a", output_ids, reason, 1, 0, None, None)])
+
+    assert [fault is not None and fault in one for one in found] == [True] * (fault is not None)
 
 
 def test_pausing_twice_is_pausing_once() -> None:
