@@ -173,7 +173,7 @@ def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
         *run("checkpoints", checkpoint_findings, facts),
         *run("containers", container_findings, facts),
         *run("liveness", liveness_findings, facts),
-        *run("impossible counts", sanity_findings, facts.record),
+        *run("impossible counts", sanity_findings, facts),
     ]
     # The engine's report is a separate finding only if no exact finding covers it.
     known += run("the engine's own checks", violation_findings, facts, known)

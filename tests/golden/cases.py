@@ -358,6 +358,10 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "a cache that fills": lambda: _watched(Leak(power=0.6, each=20.0, objects="")),
     # Impossible counts.
     "a count below zero": lambda: _short(pool__kv__protected=np.where(_T == 100.0, -2.0, 5.0)),
+    "admissions that did not fit": lambda: _short(
+        events__rollbacks=np.where(_T > 120.0, 3.0, 0.0),
+        events__forced_fail_allocation=np.where(_T > 200.0, 1.0, 0.0),
+    ),
     "more free than exist": lambda: _short(
         pool__mamba__available=np.where(_T > 150.0, 65.0, 60.0), pool__mamba__total=64.0
     ),

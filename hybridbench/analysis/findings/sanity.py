@@ -1,4 +1,4 @@
-"""Impossible counts: negative counts, or more free slots than exist.
+"""Impossible counts: negative ones, more free slots than exist, admissions that did not fit.
 
 Neither statistics nor a second reading is needed: samples are taken between two steps, when every
 count is consistent, so a single such value is a contradiction.
@@ -11,7 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import all_readings, pool_names, pool_unit, pool_words
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.finding import Basis, Words
@@ -79,18 +81,59 @@ class MoreFreeThanExist(Basis, frozen=True, kw_only=True):
         )
 
 
+class AdmissionUndone(Basis, frozen=True, kw_only=True):
+    """Prefill steps that admission had counted room for, and that could not be allocated.
+
+    Attributes:
+        undone: number of such steps; those whose allocation the profile made fail are not counted.
+        steps: number of prefill steps.
+    """
+
+    kind: ClassVar[str] = "admission-undone"
+    meaning: ClassVar[str] = (
+        "Admission counted room for a prefill step, but an allocation failed, and its requests "
+        "went back to the queue."
+    )
+    leads_to: ClassVar[str] = "INVARIANT"
+    question: ClassVar[str] = "every admitted request gets the slots that admission counted"
+
+    undone: float
+    steps: float
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"{times(self.undone, 'prefill step')} could not be allocated although admission had "
+            "counted room",
+            cause="admission and the allocators count the need or the room differently",
+            evidence=(
+                f"beside {times(self.steps, 'prefill step')} that ran; first at "
+                f"{format_duration(found.since_s or 0.0)}",
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        return (
+            "Compare what admission counts for a request (whole pages, state slots, rows, what can "
+            "be evicted) with what its first step allocates."
+        )
+
+
 def _seen_in(basis: NegativeCount | MoreFreeThanExist, found: Finding) -> str:
     first = format_duration(found.since_s or 0.0)
     return f"in {basis.looks:,.0f} of {basis.readings:,.0f} readings, first at {first}"
 
 
-def sanity_findings(record: RunRecord) -> list[Finding]:
-    """Return one finding for each negative count, and for each pool with too many free slots."""
+def sanity_findings(facts: Facts) -> list[Finding]:
+    """Return one finding for each negative count, each pool with too many free slots, and all
+    admissions that did not fit.
+    """
+    record = facts.record
     findings: list[Finding] = []
     for pool in pool_names(record):
         for part in _PARTS:
             findings += _negative(_pool_counts(record, pool, part), pool_words(pool), part)
         findings += _too_many(record, pool)
+    findings += _undone(facts)
     for name in sorted(record.series):
         if name.startswith("container."):
             container = name.removeprefix("container.").removesuffix(".len")
@@ -122,6 +165,16 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
             pool=pool, most=float(more.max()), looks=int(over.size), readings=int(t.size)
         )
         yield Finding(basis, VerdictKind.INVARIANT, pool_words(pool), since_s=float(t[over[0]]))
+
+
+def _undone(facts: Facts) -> Iterable[Finding]:
+    counters = facts.counters
+    undone = counters.total("rollbacks") - counters.total("forced_fail_allocation")
+    if undone > 0:
+        series = counters.series["rollbacks"]
+        basis = AdmissionUndone(undone=undone, steps=counters.total("prefill_steps"))
+        since_s = float(series.t_s[np.flatnonzero(series.value > 0)[0]])
+        yield Finding(basis, VerdictKind.INVARIANT, "admission", since_s=since_s)
 
 
 def _pool_counts(record: RunRecord, pool: str, part: str) -> tuple[FloatArray, FloatArray]:

@@ -244,6 +244,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=("in 89 of 239 readings, first at 1m15s",),
         ),
     ),
+    "admissions that did not fit": (
+        found("admission-undone", {"undone": 1.0, "steps": 1200.0}),
+        Words(
+            "1 prefill step could not be allocated although admission had counted room",
+            cause="admission and the allocators count the need or the room differently",
+            evidence=("beside 1,200 prefill steps that ran; first at 1m15s",),
+        ),
+    ),
     "waiting requests with slots, by steps": (
         found(
             "waiting-holds-slots",
