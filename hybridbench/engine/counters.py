@@ -36,6 +36,8 @@ class EngineCounters:
     kv_events_published: int = 0  # 0 unless KV cache events are enabled
     match_calls: int = 0
     evict_calls: int = 0  # by the scheduler; a cache may also evict within a match
+    lock_calls: int = 0  # the locks now held in the tree are these minus ``unlock_calls``
+    unlock_calls: int = 0
     cow_copies: int = 0
     node_splits: int = 0
     tombstones: int = 0

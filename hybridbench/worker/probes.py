@@ -135,10 +135,11 @@ class WorkerProbes:
             t_s=time.monotonic(),
             idle=idle,
             pools={name: pool.as_dict() for name, pool in stats.items()},
+            # Rows are not in the tree.
             locks={
-                name: stats[pool].protected
-                for name, pool in (("full", "kv"), ("swa", "swa"), ("mamba", "mamba"))
-                if pool in stats
+                "full" if pool == "kv" else pool: count.protected
+                for pool, count in stats.items()
+                if pool != "req"
             },
             containers=engine.containers(),
             running=engine.running_requests,

@@ -35,6 +35,8 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "match_calls": "prefix matches: one for each attempt to admit a request and, with the policy "
     "`lpm`, one for each waiting request when the queue is sorted",
     "evict_calls": "calls of the scheduler that evict from the cache",
+    "lock_calls": "locks taken on tree nodes, each with the path to the root",
+    "unlock_calls": "locks released on tree nodes",
     "cow_copies": "recurrent states copied from the cache to a request (copy on write)",
     "node_splits": "tree nodes split in two because a prompt diverged inside them",
     "tombstones": "tree nodes that lost their recurrent state and keep their KV",

@@ -52,9 +52,9 @@ _CHECKPOINTS_NAMED = 5
 _RISES_OF_GAUGES = 3
 _SESSION_HELD = "session_held"
 _OPENS, _CLOSES = "session_opens", "session_closes"
+_LOCKS, _UNLOCKS = "lock_calls", "unlock_calls"
 # The engine's name for missing slots in its own check.
 _VIOLATION = "residual"
-_LOCKED_POOL = {"full": "kv", "swa": "swa", "mamba": "mamba"}
 _HOLDERS = {
     "REQ": "a request",
     "TREE": "the prefix tree",
@@ -311,22 +311,34 @@ class _Locks(Basis, frozen=True, kw_only=True):
 
 
 class LocksAtIdle(_Locks, frozen=True, kw_only=True):
-    """Locks that outlived their holders."""
+    """Locks that outlived their holders.
+
+    ``held`` is their number, if the engine counts locks; ``locks`` counts what they lock.
+    """
 
     kind: ClassVar[str] = "locks-at-idle"
     meaning: ClassVar[str] = "Tree nodes are still locked with no request in the engine."
     question: ClassVar[str] = "no lock is held while the engine is idle"
     names_mechanism: ClassVar[bool] = True
 
+    held: float | None = None
+
     def words(self, found: Finding) -> Words:
+        by = "" if self.held is None else f", by {times(self.held, 'lock')}"
         return Words(
             f"{pool_count(self.locks, self.pool)} {is_or_are(self.locks)} locked in the prefix "
-            f"tree with no request in the engine{per_event(found)}",
+            f"tree with no request in the engine{by}{per_event(found)}",
             cause="a lock was never released",
             evidence=(self._counts(), *driver_evidence(found)),
         )
 
     def advice(self, found: Finding) -> str:
+        if self.held is not None:
+            event = "each path" if found.driver is None else f"the {singular(found.driver)} handler"
+            return (
+                f"Check {event} for a lock that is taken and not released: the calls that take "
+                f"locks outnumber those that release them by {self.held:,.0f}."
+            )
         return (
             "Check that lock and unlock traverse the same nodes, in particular after a node "
             "split, and that an idle engine still acknowledges the transfers that hold a lock."
@@ -538,7 +550,7 @@ def _locks(facts: Facts) -> Iterable[Finding]:
 
 def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     count = seen[-1].value
-    pool = _LOCKED_POOL.get(component, component)
+    pool = "kv" if component == "full" else component
     twice = count < 0
     kind = NegativeLocks if twice else LocksAtIdle
     found = Finding(
@@ -554,8 +566,26 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     )
     if twice:
         return found
-    driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
-    return explained(found, driver, f"locked {pool_unit(pool)}")
+    held = _held_locks(seen)
+    if not held:
+        driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
+        return explained(found, driver, f"locked {pool_unit(pool)}")
+    # A lock on tokens that another has locked adds none, so the locks themselves are explained.
+    found = replace(found, basis=msgspec.structs.replace(found.basis, held=held[-1].value))
+    taken, released = (facts.record.series[f"events.{name}"] for name in (_LOCKS, _UNLOCKS))
+    sampled = taken.value - np.interp(taken.t_s, released.t_s, released.value)
+    driver = find_driver(taken.t_s, sampled, facts.counters, _hints(facts, held))
+    return explained(found, driver, "locks")
+
+
+def _held_locks(rests: Sequence[IdleReading]) -> list[IdleReading]:
+    """Return how many locks were held at ``rests``; empty if unknown, or all were released."""
+    held = [
+        replace(at, value=at.counts[_LOCKS] - at.counts[_UNLOCKS])
+        for at in rests
+        if _LOCKS in at.counts
+    ]
+    return held if held and held[-1].value > 0 else []
 
 
 def _driver(

@@ -274,6 +274,8 @@ class CacheEvents:
     nodes_created: int = 0
     nodes_removed: int = 0
     evict_calls: int = 0
+    lock_calls: int = 0
+    unlock_calls: int = 0
     track_donations: int = 0
     host_backups: int = 0
     host_stays: int = 0

@@ -262,6 +262,7 @@ class PrefixTree(BasePrefixCache):
 
     def _lock_path(self, node: TreeNode) -> int:
         """Lock the KV from ``node`` to the root; return the change in evictable tokens, <= 0."""
+        self.events.lock_calls += 1
         delta = 0
         # Only the root, which needs no lock, and the nodes of a tree that was reset have no parent.
         while (parent := node.parent) is not None:
@@ -275,6 +276,7 @@ class PrefixTree(BasePrefixCache):
 
     def _unlock_path(self, node: TreeNode) -> int:
         """Unlock the KV from ``node`` to the root once; return tokens that became evictable."""
+        self.events.unlock_calls += 1
         delta = 0
         while (parent := node.parent) is not None:
             assert node.full_lock_ref > 0, f"{node} was not locked"

@@ -261,6 +261,8 @@ class Pools:
         events = self.tree_cache.events
         counters.match_calls = self.timings.match_calls
         counters.evict_calls = self.timings.evict_calls
+        counters.lock_calls = events.lock_calls
+        counters.unlock_calls = events.unlock_calls
         counters.cow_copies = events.cow_copies
         counters.node_splits = events.node_splits
         counters.tombstones = events.tombstones

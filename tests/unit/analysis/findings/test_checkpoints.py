@@ -271,6 +271,29 @@ def test_locks_at_rest_have_no_holder(count: int, verdict: VerdictKind) -> None:
     assert finding.subject == "locks: full"
 
 
+def test_locks_are_counted_because_a_second_one_locks_no_more_tokens() -> None:
+    timed_out = [7, 62, 112, 163, 209, 257]
+    locked = [327, 1225, 1907, 2042, 2073, 2073]
+    rests = [
+        msgspec.structs.replace(
+            checkpoint(30.0 * (i + 1)),
+            locks={"full": tokens, "mamba": 0},
+            counters={"session_timeouts": n, "lock_calls": 900 * i + n, "unlock_calls": 900 * i},
+        )
+        for i, (n, tokens) in enumerate(zip(timed_out, locked, strict=True))
+    ]
+    record = healthy_record(RUN)
+    t = record.series["events.retracts"].t_s
+    counts = {"session_timeouts": 1.1 * t, "lock_calls": 31.1 * t, "unlock_calls": 30.0 * t}
+    series = [Series(f"events.{name}", t, np.floor(value)) for name, value in counts.items()]
+
+    (finding,) = found(with_checkpoints(with_series(record, *series), rests))
+
+    assert (finding.driver, finding.rates[0].value) == ("session_timeouts", 1.0)
+    assert "2,073 KV tokens are locked" in finding.title
+    assert finding.title.endswith(", by 257 locks, 1.00 per session timeout")
+
+
 def test_an_open_session_may_hold_its_lock() -> None:
     rest = checkpoint(100.0, kv={"session_held": 12.0})
     locked = msgspec.structs.replace(rest, locks={"full": 1, "mamba": 0})
