@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,10 +16,15 @@ from hybridbench.records.messages import (
     Sampling,
     StepEvents,
     Submit,
+    TokenLogprobs,
 )
 from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
 
+# Prompts of one tenant that begin with the same tokens may share a prefix.
+_BEGINNING = 8
+# Beginnings remembered; there are as many as tenants and system prompts, unless those are short.
+_BEGINNINGS_MAX = 10_000
 # An open loop that fell behind must not keep the soak loop from checking the clock.
 _ACTIONS_PER_PUMP_MAX = 512
 
@@ -41,6 +47,7 @@ class Driver:
         self._paused = False
         # Only for requests whose end has not been reported yet.
         self._sampling: dict[str, Sampling] = {}
+        self._beginnings = _Beginnings()
         self.counts = DriverCounts()
 
     @property
@@ -56,6 +63,10 @@ class Driver:
                 return action.due_s
             if isinstance(action, Submit):
                 self._sampling[action.rid] = action.sampling
+                if action.extra_key:
+                    # A session's turn sends only its new tokens; its prompt begins with the others.
+                    prompt = self._workload.prompt_of(action.rid) or action.input_ids
+                    self._beginnings.sent(action.rid, action.extra_key, prompt)
             elif isinstance(action, Disconnect):
                 self._sampling.pop(action.rid, None)
             self._target.post(action)
@@ -98,13 +109,21 @@ class Driver:
             return answer
         return msgspec.structs.replace(answer, prompt=pack_tokens(prompt))
 
-    def faults_of(self, finished: Iterable[Ended]) -> list[str]:
-        """Return a sentence on each answer that ends elsewhere than its client asked.
+    def faults_of(self, events: StepEvents) -> list[str]:
+        """Return a sentence on each answer that ends elsewhere than its client asked, has other
+        tokens' logprobs, or reuses what only other tenants can have computed.
 
         An engine that loses or confuses the settings of requests cannot see this itself.  Call it
         before ``on_step_events``.
         """
-        faults = ((one.rid, _fault_of(one, self._sampling.get(one.rid))) for one in finished)
+        faults: list[tuple[str, str]] = []
+        for answer in events.finished:
+            rid, asked = answer.rid, self._sampling.get(answer.rid)
+            faults.append((rid, self._beginnings.fault_of(answer)))
+            if asked is not None:
+                faults.append((rid, _fault_of_end(answer, asked)))
+                logprobs = events.logprobs.get(rid, [])
+                faults.append((rid, _fault_of_logprobs(answer, asked, logprobs)))
         return [f"request {rid}: its client {fault}" for rid, fault in faults if fault]
 
     def on_step_events(self, events: StepEvents) -> None:
@@ -129,10 +148,56 @@ class Driver:
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
 
 
-def _fault_of(answer: Ended, asked: Sampling | None) -> str:
-    """Return how ``answer`` ends elsewhere than ``asked``; empty if it does not."""
-    if asked is None:
+class _Beginnings:
+    """How often each tenant has sent a prompt with these first tokens."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self._first: dict[str, tuple[str, tuple[int, ...]]] = {}  # by request
+
+    def sent(self, rid: str, tenant: str, prompt: Sequence[int]) -> None:
+        """Count the beginning of a request's ``prompt``."""
+        if len(self._times) >= _BEGINNINGS_MAX:
+            return
+        beginning = tenant, tuple(prompt[:_BEGINNING])
+        self._times[beginning] += 1
+        if self._times[beginning] == 1:
+            self._first[rid] = beginning
+
+    def fault_of(self, answer: Ended) -> str:
+        """Return what ``answer`` has reused although its tenant sent nothing like it; empty if it
+        has reused nothing, or another request of the tenant began with the same tokens.
+        """
+        beginning = self._first.pop(answer.rid, None)
+        is_only = beginning is not None and self._times[beginning] == 1
+        if beginning is None or not is_only or answer.cached_tokens <= _BEGINNING:
+            return ""
+        return (
+            f"{beginning[0]} got {answer.cached_tokens:,} tokens from the cache, and no other "
+            "prompt of that tenant begins like this one"
+        )
+
+
+def _fault_of_logprobs(answer: Ended, asked: Sampling, logprobs: Sequence[TokenLogprobs]) -> str:
+    """Return what shows that ``logprobs`` are not those of ``answer``; empty if nothing does."""
+    if asked.logprobs is None:
         return ""
+    tokens = answer.output_ids
+    if len(logprobs) != len(tokens):
+        return f"got {len(tokens):,} tokens and the logprobs of {len(logprobs):,}"
+    for place, (token, said) in enumerate(zip(tokens, logprobs, strict=True), 1):
+        likeliest = dict(said.best)
+        highest = max(likeliest.values())
+        if likeliest.get(token, said.logprob) != said.logprob or said.logprob > highest:
+            return f"got two different logprobs of output token {place}"
+        # Two tokens may be equally probable; then either may come first.
+        if asked.drawn_at == 0 and likeliest.get(token) != highest:
+            return f"got logprobs in which its greedy output token {place} is not the likeliest"
+    return ""
+
+
+def _fault_of_end(answer: Ended, asked: Sampling) -> str:
+    """Return how ``answer`` ends elsewhere than ``asked``; empty if it does not."""
     length, most = len(answer.output_ids), asked.max_new_tokens
     stops = (n for n, token in enumerate(answer.output_ids, 1) if token in asked.stop_token_ids)
     if length > most:

@@ -367,7 +367,7 @@ class WireLoop(RunLoop):
 
     def _on_step_events(self, message: StepEvents) -> None:
         # Other projects' schedulers shorten requests by rules of their own.
-        faults = [] if self.answers is None else self.driver.faults_of(message.finished)
+        faults = [] if self.answers is None else self.driver.faults_of(message)
         for fault in faults:
             self._on_violation(
                 Violation(message.t_s, message.steps, ViolationRecord("answer", "", fault, []))

@@ -27,6 +27,7 @@ from hybridbench.workload.settings import (
 ANSWERED: Final = frozenset({"length", "stop"})
 REPEATED_PAYLOADS: Final = 8  # number of distinct payloads that are sent repeatedly
 _SEEDS: Final = 2**31
+_LIKELIEST: Final = 4  # most probable tokens at each place, for a request with logprobs
 _NEWEST_WEIGHT: Final = 0.1  # weight of the newest value in a running mean
 
 
@@ -146,14 +147,18 @@ class SamplingDraws:
         if self._random.random() < settings.stop:
             count = min(settings.stop_ids, self._vocab_size)
             stop_ids = tuple(sorted(self._random.sample(range(self._vocab_size), count)))
+        seed = self._random.randrange(_SEEDS)
+        # Profiles without logprobs draw nothing for them, so their traffic stays the same.
+        wants_logprobs = bool(settings.logprobs) and self._random.random() < settings.logprobs
         return Sampling(
             max_new_tokens=max_new_tokens,
             temperature=0.0 if greedy else settings.temperature,
             top_k=ALL_TOKENS if settings.top_k is None else settings.top_k,
             top_p=settings.top_p,
-            seed=self._random.randrange(_SEEDS),
+            seed=seed,
             ignore_eos=not stop_ids,
             stop_token_ids=stop_ids,
+            logprobs=_LIKELIEST if wants_logprobs else None,
         )
 
 

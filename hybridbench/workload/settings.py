@@ -216,6 +216,8 @@ class SamplingSettings:
     """Share of requests with stop tokens; all others run to their full length."""
     stop_ids: Count = 64
     """Number of random stop tokens of such a request."""
+    logprobs: Share = 0.0
+    """Share of requests to the bundled engine that ask for the logprobs of their tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)

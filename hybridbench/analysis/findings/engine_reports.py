@@ -310,14 +310,14 @@ class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
     kind: ClassVar[str] = "engine-answer"
     only_engine: ClassVar[bool] = False
     meaning: ClassVar[str] = (
-        "A client got other tokens than its request produced, or an answer that ends too early or "
-        "too late."
+        "A client got other tokens than its request produced, other tokens' logprobs, an answer "
+        "that ends too early or too late, or one that reuses what another tenant computed."
     )
 
     def advice(self, found: Finding) -> str:
         return (
-            "Find where the request's limit on tokens or its stop tokens are stored, copied or "
-            "replaced, and where its answer is cut off or handed to its client."
+            "Find where the request's limit on tokens, its stop tokens or its tenant are stored, "
+            "copied or replaced, and where its answer is cut off or handed to its client."
         )
 
 

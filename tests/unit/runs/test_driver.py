@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from hybridbench.foundation.clock import FakeClock
@@ -109,6 +111,13 @@ def test_an_answer_gets_the_temperature_and_seed_of_its_client_until_its_request
     assert driver.as_sent(answer).seed == 1
 
 
+def ended(answer: m.Ended, logprobs: Sequence[m.TokenLogprobs] = ()) -> m.StepEvents:
+    """The events of a step in which a request finished."""
+    return m.StepEvents(
+        1.0, 1, [], [], [answer], [], [], logprobs={answer.rid: list(logprobs)} if logprobs else {}
+    )
+
+
 _STOPS = m.Sampling(4, ignore_eos=False, stop_token_ids=(9,))
 
 
@@ -133,9 +142,65 @@ def test_an_answer_must_end_where_its_client_asked(
     driver = Driver(workload, FakeTarget(FakeClock()))
     driver.pump(0.0)
 
-    found = driver.faults_of([m.Ended("a", output_ids, reason, 1, 0, None, None)])
+    found = driver.faults_of(ended(m.Ended("a", output_ids, reason, 1, 0, None, None)))
 
     assert [fault is not None and fault in one for one in found] == [True] * (fault is not None)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "logprob", "best", "fault"),
+    [
+        (0.0, -0.5, [(5, -0.5), (7, -2.0)], None),
+        (0.0, -0.5, [(7, -0.5), (5, -0.5)], None),  # equally probable
+        (0.0, -0.5, [(7, -0.5), (9, -2.0)], "its greedy output token 1 is not the likeliest"),
+        (0.0, -2.0, [(7, -0.5), (5, -2.0)], "its greedy output token 1 is not the likeliest"),
+        (1.0, -2.0, [(7, -0.5), (5, -2.0)], None),
+        (1.0, -3.0, [(7, -0.5), (9, -2.0)], None),
+        (1.0, -0.5, [(7, -0.5), (5, -2.0)], "two different logprobs of output token 1"),
+        (1.0, -0.1, [(7, -0.5), (9, -2.0)], "two different logprobs of output token 1"),
+        (1.0, -0.1, [], "got 1 tokens and the logprobs of 0"),
+    ],
+)
+def test_logprobs_must_be_those_of_the_answer(
+    temperature: float, logprob: float, best: list[tuple[int, float]], fault: str | None
+) -> None:
+    workload = FakeWorkload(0)
+    workload.actions = [m.Submit("a", [1], m.Sampling(1, temperature=temperature, logprobs=2))]
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    driver.pump(0.0)
+    said = [m.TokenLogprobs(logprob, best)] if best else []
+
+    found = driver.faults_of(ended(m.Ended("a", [5], "length", 1, 0, None, None), said))
+
+    assert [fault is not None and fault in one for one in found] == [True] * (fault is not None)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reused", "is_fault"),
+    [
+        (["a"], 20, True),
+        (["a"], 0, False),
+        (["b"], 20, True),
+        (["a", "a"], 20, False),
+        ([""], 20, False),
+    ],
+)
+def test_a_tenants_first_prompt_of_its_kind_reuses_nothing(
+    sent: list[str], reused: int, is_fault: bool
+) -> None:
+    prompt, workload = list(range(30)), FakeWorkload(0)
+    workload.actions = [m.Submit("other", prompt, m.Sampling(1), extra_key="other tenant")]
+    workload.actions += [
+        m.Submit(f"r{i}", prompt, m.Sampling(1), extra_key=key) for i, key in enumerate(sent)
+    ]
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    driver.pump(0.0)
+
+    found = driver.faults_of(ended(m.Ended("r0", [5], "length", 30, reused, None, None)))
+
+    assert [f"its client {sent[0]} got 20 tokens from the cache" in one for one in found] == (
+        [True] * is_fault
+    )
 
 
 def test_pausing_twice_is_pausing_once() -> None:

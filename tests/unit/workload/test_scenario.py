@@ -203,7 +203,8 @@ def test_a_request_that_is_refused_although_it_is_valid_is_counted_with_the_reas
 
 
 def test_sampling_follows_its_shares_and_stop_tokens_lift_ignore_eos() -> None:
-    profile = base("sampling: {temperature: 0.7, top_k: 40, top_p: 0.9, greedy: 0.25, stop: 0.5}\n")
+    shares = "greedy: 0.25, stop: 0.5, logprobs: 0.1"
+    profile = base(f"sampling: {{temperature: 0.7, top_k: 40, top_p: 0.9, {shares}}}\n")
     scenario = Scenario(profile.with_overrides({"arrival.concurrency": "2000"}), VOCAB)
     values = []
     for _ in range(2000):
@@ -215,6 +216,8 @@ def test_sampling_follows_its_shares_and_stop_tokens_lift_ignore_eos() -> None:
     stopping = sum(bool(value.stop_token_ids) for value in values) / 2000
     assert greedy == pytest.approx(0.25, abs=0.04)
     assert stopping == pytest.approx(0.5, abs=0.05)
+    asking = sum(value.logprobs is not None for value in values) / 2000
+    assert asking == pytest.approx(0.1, abs=0.03)
     assert all(value.ignore_eos == (not value.stop_token_ids) for value in values)
     assert {(value.top_k, value.top_p) for value in values} == {(40, 0.9)}
     assert len({value.seed for value in values}) > 1990
