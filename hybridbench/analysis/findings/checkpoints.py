@@ -572,10 +572,20 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
         return explained(found, driver, f"locked {pool_unit(pool)}")
     # A lock on tokens that another has locked adds none, so the locks themselves are explained.
     found = replace(found, basis=msgspec.structs.replace(found.basis, held=held[-1].value))
-    taken, released = (facts.record.series[f"events.{name}"] for name in (_LOCKS, _UNLOCKS))
-    sampled = taken.value - np.interp(taken.t_s, released.t_s, released.value)
-    driver = find_driver(taken.t_s, sampled, facts.counters, _hints(facts, held))
-    return explained(found, driver, "locks")
+    t, orphans = _locks_without_row(facts)
+    hints = Hints(idle=held, from_zero=_hints(facts, held).from_zero)
+    return explained(found, find_driver(t, orphans, facts.counters, hints), "locks")
+
+
+def _locks_without_row(facts: Facts) -> tuple[FloatArray, FloatArray]:
+    """Return the sampled number of locks, less one for each row that a request or session holds."""
+    taken = facts.record.series[f"events.{_LOCKS}"]
+    count = taken.value.copy()
+    for name in (f"events.{_UNLOCKS}", "pool.req.in_flight", f"pool.req.{_SESSION_HELD}"):
+        series = facts.record.series.get(name)
+        if series is not None and len(series):
+            count -= np.interp(taken.t_s, series.t_s, series.value)
+    return taken.t_s, count
 
 
 def _held_locks(rests: Sequence[IdleReading]) -> list[IdleReading]:
