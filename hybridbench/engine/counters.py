@@ -84,6 +84,7 @@ class EngineCounters:
     # Retracts, aborts and finishes.
     retracts: int = 0
     retract_retries: int = 0  # admissions of requests that had been retracted
+    requests_aborted: int = 0  # at any stage
     abort_queued: int = 0
     abort_prefill: int = 0
     abort_decode: int = 0

@@ -476,6 +476,7 @@ class ReleasedEngine:
 
     def _count_abort(self, request: _Request) -> None:
         counters, in_session = self.counters, request.session_id is not None
+        counters.requests_aborted += bool(request.aborted_in)
         if request.aborted_in == "queued":
             counters.abort_queued += 1
             counters.session_abort_queued += in_session

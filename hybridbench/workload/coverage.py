@@ -64,6 +64,7 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "session_abort_queued": "turns aborted while queued; also counted as abort_queued",
     "session_abort_prefill": "turns aborted in prefill; also counted as abort_prefill",
     "session_abort_decode": "turns aborted in decode; also counted as abort_decode",
+    "requests_aborted": "requests aborted at any stage",
     "abort_queued": "requests aborted while queued, by the client, its disconnect or the engine",
     "abort_prefill": "requests aborted in prefill",
     "abort_decode": "requests aborted in decode",

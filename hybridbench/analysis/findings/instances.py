@@ -50,7 +50,7 @@ _WAVERS = 0.4  # share of falls among the changes, above which the count is nois
 # Events that end the life of an instance, likeliest first.
 _END_OF_NODES = ("nodes_evicted",)
 _END_OF_SESSIONS = ("session_closes",)
-_END_OF_OTHERS = ("finishes",)
+_END_OF_OTHERS = ("finishes", "requests_aborted")
 
 _UNKNOWN_WIDTH = 0.1  # half-width of the interval of a rate without one, as a share of the rate
 

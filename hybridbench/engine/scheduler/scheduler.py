@@ -671,6 +671,7 @@ class Scheduler:
 
     def _let_go(self, req: Req, stage: AbortStage, outcome: StepOutcome) -> None:
         # A decoding request's KV is complete, so the tree may keep it for later requests.
+        self._counters.requests_aborted += 1
         self._release.release(req, is_insert=stage == "decode")
         self.sessions.abort_req(req, stage)
         self._batch_is_full = False

@@ -161,6 +161,27 @@ def test_sessions_that_stay_alive_are_left_by_closes_not_by_the_finishes_of_thei
     assert finding.driver == "session_closes"
 
 
+def test_requests_that_stay_alive_may_be_left_by_aborts() -> None:
+    record = healthy_record(RUN)
+    finishes = record.series["events.finishes"]
+    rng = np.random.default_rng(3)
+    few = record.series["gc_collectible_bytes"].t_s[10::6]
+    finished = np.diff(finishes.value, prepend=0).astype(np.int64)
+    queued, decode = (
+        np.cumsum(rng.binomial(finished, share)).astype(np.float64) for share in (0.06, 0.07)
+    )
+    counts = {"abort_queued": queued, "abort_decode": decode, "requests_aborted": queued + decode}
+    aborts = [Series(f"events.{n}", finishes.t_s, count) for n, count in counts.items()]
+    alive = np.interp(few, finishes.t_s, queued + decode).round()
+    columns = {"stray": alive, "collectible": 0.0 * alive, "retained": alive}
+    strays = [Series(f"instances.Req.{name}", few, column) for name, column in columns.items()]
+
+    (finding,) = found(with_series(record, *aborts, *strays))
+
+    assert finding.driver == "requests_aborted"
+    assert finding.rates[0].value == pytest.approx(1.0, abs=0.05)
+
+
 def test_three_probes_are_enough() -> None:
     record = reference_cycles(healthy_record(RUN), "ballast")
     few = [
