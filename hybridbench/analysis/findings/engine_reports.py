@@ -137,7 +137,8 @@ class _Reports(Basis, frozen=True, kw_only=True):
 
     Attributes:
         law: the engine's name for the violated check, in normalised spelling.
-        message: message of the first of ``count`` reports.
+        message: message of the first of ``count`` reports; of the last if each counts from the
+            beginning.
         last_slots: number of slots in the last report, made at ``last_s``.
     """
 
@@ -380,7 +381,8 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
             law=kind,
             pool=pool,
             count=len(events),
-            message=events[0].message,
+            # Every report counts all requests without an answer; the last one counts most.
+            message=events[-1 if of is EngineUnanswered else 0].message,
             last_slots=len(events[-1].slots),
             last_s=events[-1].t_s,
         ),

@@ -94,6 +94,18 @@ def test_requests_without_an_answer_are_told_per_event_that_adds_them() -> None:
     assert finding.title.endswith(", 1.00 per rejected request")
 
 
+@pytest.mark.parametrize(("kind", "told"), [("unanswered", "then 4"), ("answer", "first 1")])
+def test_reports_that_count_everything_so_far_are_told_by_the_last(kind: str, told: str) -> None:
+    reports = [
+        msgspec.structs.replace(said(kind, t_s=t_s, pool=""), message=message)
+        for t_s, message in ((100.0, "first 1"), (150.0, "then 4"))
+    ]
+
+    (finding,) = violation_findings(Facts.of(with_events(healthy_record(RUN), *reports)), [])
+
+    assert (finding.title, finding.since_s) == (told, 100.0)
+
+
 def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
     rest = checkpoint(200.0, mamba={"residual": 2.0})
     record = with_checkpoints(healthy_record(RUN), [rest])
