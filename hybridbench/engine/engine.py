@@ -399,6 +399,10 @@ class Engine:
         """Compare every slot of every pool with its holders and the ledger."""
         return self._invariants.audit(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
+    def audit_rows(self) -> list[InvariantViolation]:
+        """Check that the KV that requests and sessions read is theirs, or the tree's and locked."""
+        return self._invariants.audit_rows(self.scheduler.admitted())
+
     def last_owner(self, pool: str, slot: int) -> str:
         """The holder of ``slot`` according to the ledger: REQ, TREE, SESSION, ..."""
         return self._invariants.last_owner(pool, slot)

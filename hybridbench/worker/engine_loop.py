@@ -175,6 +175,11 @@ class EngineLoop:
                 # A paused engine would never become idle.
                 engine.continue_generation()
                 self._draining = isinstance(message, Drain)
+                if self._draining:
+                    # The last moment before the pause at which requests are running.
+                    found = self._as_messages(violation_records(engine.audit_rows()))
+                    if found:
+                        self._wire.send(*found)
             case ScanHeap() | Checkpoint() | Diagnose():
                 self._probes.ask(message)
                 # Start the probe at once, before requests that follow in the same frame.
@@ -288,6 +293,9 @@ class EngineLoop:
             self._failure_seen = engine.host_failure
             message = f"a copy to or from the host failed: {self._failure_seen}"
             records.append(ViolationRecord("transfer", "", message, []))
+        return self._as_messages(records)
+
+    def _as_messages(self, records: Sequence[ViolationRecord]) -> list[FromWorker]:
         now_s, step = time.monotonic(), self._pulse.steps
         return [Violation(now_s, step, record) for record in records]
 

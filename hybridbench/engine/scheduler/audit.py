@@ -96,11 +96,14 @@ class SlotAudit:
             claims = self._claims(pool, tree, admitted, waiting)
             found += _aliases(pool, claims)
             found += self._against_ledger(pool, claims)
-        records = self._records(admitted)
-        found += self._prefixes(records, tree)
-        found += self._places_in_pages(records)
-        found += self._locks(records)
-        return found
+        return found + self._rows(admitted, tree)
+
+    def audit_rows(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
+        """Check that what the requests and sessions read is still theirs or the tree's, and locked.
+
+        A row that lists KV which has been freed is in no sum, and an idle engine has no such row.
+        """
+        return self._rows(admitted, self._pools.tree_cache.tree_slots())
 
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
@@ -323,6 +326,14 @@ class SlotAudit:
                 )
                 found.append(InvariantViolation(ViolationKind.TREE, "tree", message))
         return found
+
+    def _rows(self, admitted: Sequence[Req], tree: TreeSlots) -> list[InvariantViolation]:
+        records = self._records(admitted)
+        return [
+            *self._prefixes(records, tree),
+            *self._places_in_pages(records),
+            *self._locks(records),
+        ]
 
     def _prefixes(
         self, records: Sequence[tuple[str, ReqKv]], tree: TreeSlots

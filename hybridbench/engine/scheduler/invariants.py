@@ -97,6 +97,10 @@ class InvariantChecker:
         """Check slot by slot; see :class:`SlotAudit`."""
         return self._audit.audit(admitted, waiting)
 
+    def audit_rows(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
+        """Check what requests and sessions read; see :class:`SlotAudit`."""
+        return self._audit.audit_rows(admitted)
+
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
     ) -> tuple[int, ...]:

@@ -253,6 +253,24 @@ def test_a_checkpoint_is_the_state_before_the_requests_that_follow_it() -> None:
     assert nodes.live >= nodes.expected > 0
 
 
+def test_a_request_that_reads_freed_kv_is_named_before_a_pause() -> None:
+    """No sum shows it, and no idle engine."""
+    engine = make_engine()
+    engine.submit("a", PROMPT, SamplingParams(max_new_tokens=4, ignore_eos=True))
+    while not engine.scheduler.running:
+        engine.step()
+    engine.pause_generation("in_place")
+    (req,) = engine.scheduler.running
+    freed = int(engine.pools.token_to_kv_pool_allocator.free_pages[0])
+    engine.pools.req_to_token_pool.req_to_token[req.kv.row, 0] = freed
+    with in_process_worker(engine) as worker:
+        told = worker.ask(m.Drain(), until=m.Drained)
+
+    (violation,) = [message.violation for message in told if isinstance(message, m.Violation)]
+    assert (violation.kind, violation.slots) == ("alias", [freed])
+    assert "request a reads" in violation.message
+
+
 def test_a_lost_slot_is_named_by_a_checkpoint() -> None:
     engine = make_engine()
     lost = engine.pools.mamba_allocator.alloc(1, REQ)
