@@ -7,6 +7,8 @@ would grow by megabytes at that moment, and a bench would have to explain it.
 from __future__ import annotations
 
 import random
+import time
+from typing import Final
 
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.worker.port import ServedEngine
@@ -14,6 +16,8 @@ from hybridbench.worker.port import ServedEngine
 _OUTPUT_TOKENS = 3
 _MIXED_ROUNDS = 3
 _MIXED_OUTPUT_TOKENS = 12
+# Time without a token, in seconds; a copy from the host takes a fraction of it.
+_PATIENCE_S: Final = 15.0
 
 
 def touch_largest_shapes(engine: ServedEngine) -> dict[str, int]:
@@ -35,7 +39,7 @@ def touch_largest_shapes(engine: ServedEngine) -> dict[str, int]:
 def _serve(
     engine: ServedEngine, prompt_lengths: list[int], output_tokens: int, draw: random.Random
 ) -> None:
-    """Serve one prompt of each length until it finishes."""
+    """Serve one prompt of each length until it finishes, or the engine computes nothing more."""
     vocab_size = engine.vocab_size
     params = SamplingParams(
         max_new_tokens=output_tokens, temperature=1.0, top_p=0.9, ignore_eos=True
@@ -43,8 +47,15 @@ def _serve(
     for index, length in enumerate(prompt_lengths):
         prompt = [draw.randrange(vocab_size) for _ in range(length)]
         engine.submit(f"touch-{index}", prompt, params)
+    computed, since_s = -1, 0.0
     while engine.has_work:
         engine.step()
+        so_far = engine.counters.prompt_tokens + engine.counters.output_tokens
+        if so_far != computed:
+            computed, since_s = so_far, time.monotonic()
+        elif time.monotonic() - since_s > _PATIENCE_S:
+            # It may never become idle; the run, which has a verdict for that, is to find out.
+            return
 
 
 def _largest(engine: ServedEngine) -> list[int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.registry import resolve_model
@@ -15,6 +16,7 @@ from hybridbench.foundation.errors import ConfigError
 from hybridbench.foundation.metrics import METRICS, spec_of
 from hybridbench.records.messages import Start
 from hybridbench.targets.engine_files import imported_engine_files
+from hybridbench.worker import first_touch
 from hybridbench.worker.first_touch import touch_largest_shapes
 from hybridbench.worker.metrics import DECLARED_FAMILIES
 from hybridbench.worker.pool_memory import pool_ranges
@@ -88,6 +90,17 @@ def test_first_touches_reach_the_limits_and_leave_an_empty_idle_engine() -> None
     assert engine.containers()["step_shapes"] >= 7, "lengths and batch sizes were mixed"
     assert engine.is_idle
     assert all(pool.available == pool.total for pool in stats.values())
+
+
+def test_an_engine_that_never_becomes_idle_is_left_to_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Engine, "has_work", True)
+    monkeypatch.setattr(first_touch, "_PATIENCE_S", 0.0)
+
+    touched = touch_largest_shapes(make_engine())
+
+    assert touched["finishes"] == touched["requests_submitted"] > 0
 
 
 def test_the_pools_are_found_and_nothing_small_is() -> None:
