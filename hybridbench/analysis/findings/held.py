@@ -59,8 +59,8 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         f"{format_duration(LEAK_WITHOUT_STEADY_S)} would rule that out"
     ),
     Doubt.LIMIT: (
-        "it may be a cache that is less than half full: it or its owner has a limit of {limit}, "
-        "which may apply to it"
+        "it may be a cache that is less than half full: it, its owner or the code that shortens it "
+        "has a limit of {limit}, which may apply to it"
     ),
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",

@@ -37,12 +37,13 @@ def take(copied: Copied, *, whole: bool) -> dict[str, object]:
     for key in map(id, map(type, objects)):
         counts[key] += 1
     names = Names()
+    places = Places(names)
     moment = _Moment(copied)
     for function in moment.functions:
-        names.read_function(function)
-    for code in (*copied.codes, *(code for code, _, _ in moment.frames)):
-        names.read_code(code)
-    places = Places(names)
+        places.read_function(function)
+    running = [(code, its_globals) for code, its_globals, _ in moment.frames]
+    for code, its_globals in (*copied.codes, *running):
+        places.read_code(code, its_globals)
     # Ignore the copy's own lists, which are as long as the heap.
     places.seen.update(map(id, vars(copied).values()))
     _visit(places, objects, kinds, moment)

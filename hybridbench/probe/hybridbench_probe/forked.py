@@ -52,7 +52,7 @@ class Copied:
 
     Attributes:
         objects: all objects that the collector tracked, including frozen ones.
-        codes: the code running in other threads, including modules.
+        codes: the code running in other threads, including modules, and its globals.
         frames: code, global and local variables of each function running in another thread.
     """
 
@@ -60,7 +60,7 @@ class Copied:
         self.frozen = gc.get_freeze_count()
         self.objects: list[object] = []
         running = running_frames()
-        self.codes = [frame.f_code for frame in running]
+        self.codes = [(frame.f_code, frame.f_globals) for frame in running]
         self._frames = [frame for frame in running if _is_of_function(frame)]
         self._locals: list[dict[str, object]] = []
         self.code_and_globals = [(frame.f_code, frame.f_globals) for frame in self._frames]

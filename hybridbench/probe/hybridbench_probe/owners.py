@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 
 from . import containers, raw
+from .limits import Limits
 from .names import Names, is_from_file, is_own
 
 NESTED = "[]"
@@ -27,7 +28,8 @@ class Place:
     """All containers at one path.
 
     ``bound`` is the sum of their bounds, if each ``is_bounded``.  The place ``is_limited`` if one
-    of these is only a number that it or its owner has, under a name such as ``max_size``.
+    of these is only a number in the code that shortens it, or one that it or its owner has under a
+    name such as ``max_size``.
     """
 
     __slots__ = ("bound", "containers", "entries", "is_bounded", "is_limited", "kinds")
@@ -44,13 +46,14 @@ class Place:
 class Layout:
     """How to read the attributes of a class's instances."""
 
-    __slots__ = ("kind", "limit", "name", "read_dict", "slots")
+    __slots__ = ("classes", "kind", "limit", "name", "read_dict", "slots")
 
     def __init__(self, kind: type, name: str) -> None:
         self.kind = kind
         self.name = name
         self.read_dict: object = None
         self.limit: int | None = None
+        self.classes = raw.names_of_classes(kind)
         slots = {}
         for base in reversed(raw.mro(kind)):
             variables = raw.items_of_type(base)
@@ -88,6 +91,11 @@ class Layout:
                 continue
         return values
 
+    @property
+    def modules(self) -> list[str]:
+        """The modules of the class and its bases."""
+        return [module for module, _ in self.classes]
+
     def limit_among(self, values: Iterable[tuple[str, object]]) -> int | None:
         """A number under a name such as ``max_size`` of an instance, or of its class."""
         return containers.limit_among(values) or self.limit
@@ -98,12 +106,25 @@ class Places:
 
     def __init__(self, names: Names) -> None:
         self.names = names
+        self.limits = Limits()
         self.kinds = containers.Kinds()
         self.table: dict[str, Place] = {}
         self.seen: set[int] = set()
         self._layouts: dict[int, tuple[type, Layout | None]] = {}
         self._kept: list[object] = []
         self._waiting: list[tuple[str, object, type, int]] = []
+
+    # Code.
+
+    def read_function(self, function: types.FunctionType) -> None:
+        """Collect the names and limits in the code of ``function``."""
+        self.names.read_function(function)
+        self.limits.read_function(function)
+
+    def read_code(self, code: types.CodeType, its_globals: dict[str, object]) -> None:
+        """Collect the names and limits in running code."""
+        self.names.read_code(code)
+        self.limits.read_code(code, its_globals)
 
     # Owners.
 
@@ -116,8 +137,10 @@ class Places:
         prefix = self.names.module(name)
         variables = list(attributes.items())
         limit = containers.limit_among(variables)
+        modules = [raw.module_name(attributes) or ""]
         for attribute, value in variables:
-            self._count_attribute(prefix, attribute, value, None, limit)
+            own = self.limits.of(modules, attribute)
+            self._count_attribute(prefix, attribute, value, None, own or limit)
             yield
 
     def visit_class(self, kind: type) -> Iterator[None]:
@@ -127,10 +150,12 @@ class Places:
         self.seen.update(map(id, gc.get_referents(kind)))
         variables = raw.items_of_type(kind)
         limit = containers.limit_among(variables)
+        modules = [module for module, _ in raw.names_of_classes(kind)]
         for attribute, value in variables:
             if self.kinds.of(type(value)) is not None:
                 prefix = prefix or self.names.type_name(kind)
-                self._count_attribute(prefix, attribute, value, kind, limit)
+                own = self.limits.of(modules, attribute, variables)
+                self._count_attribute(prefix, attribute, value, kind, own or limit)
                 yield
 
     def visit_function(self, function: types.FunctionType) -> None:
@@ -164,7 +189,8 @@ class Places:
             return
         name = self.names.function(function)
         last = f".{self.names.attribute(variable)}" if variable else ""
-        self.count(f"{name}{part}{last}", value, base)
+        limit = self.limits.of([raw.module_name(function.__globals__) or ""], variable)
+        self.count(f"{name}{part}{last}", value, base, limit)
 
     def visit_cache(self, cache: object) -> None:
         """Count the entries of a ``functools.lru_cache``."""
@@ -196,7 +222,8 @@ class Places:
             base = self.kinds.of(type(value))
             if base is not None and id(value) not in self.seen:
                 name = name or self.names.code(code, its_globals, raw.qualname_of_code(code))
-                self.count(f"{name}<local>.{self.names.attribute(variable)}", value, base)
+                limit = self.limits.of([raw.module_name(its_globals) or ""], variable)
+                self.count(f"{name}<local>.{self.names.attribute(variable)}", value, base, limit)
 
     def layout(self, kind: type) -> Layout | None:
         """How to read instances of ``kind``; None if they have no attributes."""
@@ -224,7 +251,8 @@ class Places:
                 continue
             if not asked:
                 asked, limit = True, layout.limit_among(values)
-            self._count_attribute(layout.name, name, value, layout.kind, limit)
+            own = self.limits.of(layout.modules, name, values)
+            self._count_attribute(layout.name, name, value, layout.kind, own or limit)
 
     def visit_rest(self, objects: Iterable[object]) -> None:
         """Count containers that no visited owner holds: those in C code or in unknown places."""
@@ -318,7 +346,8 @@ class Places:
         layout = None if type(value) is base else self.layout(type(value))
         if layout is None:
             return None
-        return layout.limit_among(layout.values_of(value, layout.attributes_of(value)))
+        values = layout.values_of(value, layout.attributes_of(value))
+        return self.limits.of_class(layout.classes, values) or layout.limit_among(values)
 
     def found(self) -> dict[str, object]:
         """The counts by path, as they are sent to the client."""

@@ -10,6 +10,7 @@ _read_mro = vars(type)["__mro__"].__get__
 _read_module_dict = vars(types.ModuleType)["__dict__"].__get__
 _read_code = vars(types.FunctionType)["__code__"].__get__
 _read_module_of_type = vars(type)["__module__"].__get__
+_read_name = vars(type)["__name__"].__get__
 # How to get the function inside a class variable of these types.
 _FUNCTION_OF = tuple(
     (kind, vars(kind)[name].__get__)
@@ -47,6 +48,11 @@ def module_of_type(kind: type) -> str | None:
     except AttributeError:
         return None
     return found if type(found) is str else None
+
+
+def names_of_classes(kind: type) -> list[tuple[str, str]]:
+    """The module and the name of a class and of each of its bases."""
+    return [(module_of_type(base) or "", _read_name(base)) for base in mro(kind)]
 
 
 def mro(kind: type) -> tuple[type, ...]:

@@ -53,8 +53,8 @@ class Walk:
     def _walk(self) -> Iterator[None]:
         modules = [pair for pair in list(sys.modules.items()) if type(pair[1]) is types.ModuleType]
         # Collect the names in code first: only these may be reported.
-        for code in [frame.f_code for frame in running_frames()]:
-            self._places.names.read_code(code)
+        for frame in running_frames():
+            self._places.read_code(frame.f_code, frame.f_globals)
             yield
         for _, module in modules:
             for value in list(raw.module_dict(module).values()):
@@ -78,11 +78,11 @@ class Walk:
 
     def _read_names(self, value: object) -> Iterator[None]:
         if type(value) is types.FunctionType:
-            self._places.names.read_function(value)
+            self._places.read_function(value)
             yield
         elif issubclass(type(value), type):
             for function in raw.functions_of_type(value):  # type: ignore[arg-type]
-                self._places.names.read_function(function)
+                self._places.read_function(function)
                 yield
 
     def _visit(self, found: object) -> Iterator[None]:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hybridbench.probe.hybridbench_probe import containers
+from hybridbench.probe.hybridbench_probe import containers, raw
+from hybridbench.probe.hybridbench_probe.limits import Limits
 from hybridbench.probe.hybridbench_probe.names import Names
 from hybridbench.probe.hybridbench_probe.owners import Places
 
@@ -78,6 +79,94 @@ def test_a_number_of_the_owner_is_no_bound_but_perhaps_a_limit(
     found = places.found()
     assert found["bounds"] == ({f"{layout.name}.recent": 8} if kind is Hub else {})
     assert found["limits"] == ({} if limits is None else {f"{layout.name}.sessions": limits})
+
+
+_MOST = 100
+_plans: dict[int, None] = {}
+
+
+class Coded:
+    """Each container has 100 entries at most, by its code."""
+
+    def __init__(self, held: int) -> None:
+        self.most_kept = 100
+        self.popped = dict.fromkeys(range(held))
+        self.trimmed = list(range(held))
+        self.replaced = list(range(held))
+        self.by_attribute = list(range(held))
+        self.by_variable = list(range(held))
+        self.by_method = list(range(held))
+        self.watched = list(range(held))
+        self.own = CodedLru(dict.fromkeys(range(held)))
+
+    def shorten(self) -> None:
+        while len(self.popped) > 100:
+            self.popped.popitem()
+        if len(self.trimmed) > 100:
+            del self.trimmed[0]
+        if len(self.by_attribute) >= self.most_kept:
+            self.by_attribute.pop()
+        if len(self.by_variable) >= _MOST:
+            self.by_variable.pop()
+
+    def replace(self) -> None:
+        if len(self.replaced) > 100:
+            self.replaced = self.replaced[-50:]
+
+    def shorten_elsewhere(self) -> None:
+        if len(self.by_method) > 100:
+            self._evict()
+
+    def _evict(self) -> None:
+        self.by_method.pop()
+
+    def warn(self) -> bool:
+        """A warning limits nothing."""
+        return len(self.watched) > 100
+
+
+class CodedLru(OrderedDict[int, None]):
+    def add(self, key: int) -> None:
+        self[key] = None
+        if len(self) > 100:
+            self.popitem(last=False)
+
+
+@pytest.mark.parametrize(("held", "limits"), [(7, 100), (101, None)])
+def test_a_number_in_the_code_that_shortens_a_container_is_perhaps_its_limit(
+    held: int, limits: int | None
+) -> None:
+    places = Places(Names())
+    for kind in (Coded, CodedLru):
+        for function in raw.functions_of_type(kind):
+            places.read_function(function)
+    owner = Coded(held)
+    layout = places.layout(Coded)
+    assert layout is not None
+
+    places.visit_instance(owner, layout)
+
+    limited = {"popped", "trimmed", "replaced", "by_attribute", "by_variable", "by_method", "own"}
+    found = dict(places.found()["limits"])  # type: ignore[call-overload]
+    expected = dict.fromkeys((f"{layout.name}.{name}" for name in limited), limits)
+    assert found == ({} if limits is None else expected)
+
+
+def _shorten(rows: list[int]) -> None:
+    if len(_plans) > 100:
+        _plans.clear()
+    if len(rows) > 200:
+        rows.clear()
+
+
+def test_a_limit_in_code_holds_for_a_global_and_for_a_local_variable() -> None:
+    limits = Limits()
+
+    limits.read_code(_shorten.__code__, _shorten.__globals__)
+
+    assert limits.of([__name__], "_plans") == 100
+    assert limits.of([__name__], "rows") == 200
+    assert limits.of(["elsewhere"], "_plans") is None
 
 
 def test_a_number_under_a_name_of_the_present_length_is_no_limit() -> None:

@@ -694,7 +694,8 @@ def test_a_number_of_the_owner_is_the_limit_of_a_cache_that_comes_near_to_it(
     for one in findings:
         assert one.subject.startswith("entries of app.kept{")
         assert one.cause == (
-            "it may be a cache that is less than half full: it or its owner has a limit of "
+            "it may be a cache that is less than half full: it, its owner or the code that "
+            "shortens it has a limit of "
             "1,048,576, which may apply to it"
         )
 
