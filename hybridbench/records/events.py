@@ -196,6 +196,9 @@ class Checkpoint(Event, frozen=True):
         return self.pools.get(name, {}).get(part, 0)
 
 
+# A census's limit of a container from which code removes old entries, by their age for example.
+NOT_A_NUMBER: Final = 10**9
+
 # The role of a server's metrics page, which is treated like a heap: metrics contain series.
 PAGE: Final = "/metrics"
 
@@ -214,7 +217,8 @@ class Census(Event, frozen=True):
         entries: total entries of the containers at an attribute path, as ``server.App.pending``.
         containers: number of containers at a path, if not one.
         bounds: maximum entries of the containers at a path, if bounded.
-        limits: the same, if a number such as ``max_size`` of their owner only suggests it.
+        limits: the same, if a number such as ``max_size`` of their owner or in the code only
+            suggests it; ``NOT_A_NUMBER`` if code removes old entries by another rule.
         holds: name of the most frequent value type at a path.
         pause_s: how long the process was stopped.
         cpu_s: CPU time of the scan, in the process or in its forked child.

@@ -38,6 +38,7 @@ from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import HANDLES
+from hybridbench.records.events import NOT_A_NUMBER
 
 # Substrings of the names of counters that describe the work done, most informative first.
 _SAY: Final = (
@@ -95,7 +96,8 @@ class Doubt(StrEnum):
     EARLIER = "earlier"  # it stopped in an earlier process
     STOPPED = "stopped"  # it did not grow after the last idle point
     WINDOW = "window"  # it may hold only the most recent events
-    LIMIT = "limit"  # its owner has a number that may be its limit
+    LIMIT = "limit"  # its owner or the code has a number that may be its limit
+    EXPIRY = "expiry"  # code removes old entries, which may not have begun
     CACHE = "cache"  # it may stop growing once the server's KV cache is full
     UNNAMED = "unnamed"  # without a name, a cache that fills looks the same
 
@@ -121,7 +123,8 @@ class Growing:
         last: the final count.
         one: whether the entries are in the same container, or the same few, throughout.
         bound: the container's maximum size.
-        limit: the same, if only a number that its owner has suggests it.
+        limit: the same, if only a number that its owner or the code has suggests it.
+        expires: whether code removes its old entries by another rule than their number.
         doubt: why the growth is open.
         since_s, until_s: time span of the compared readings.
     """
@@ -140,6 +143,7 @@ class Growing:
     one: bool = True
     bound: int | None = None
     limit: int | None = None
+    expires: bool = False
     doubt: Doubt = Doubt.NONE
 
     @property
@@ -294,11 +298,15 @@ class _View:
             return Doubt.PARTS
         if self._may_be_window(one):
             return Doubt.WINDOW
+        return self._limited(one) or self._stopped(one)
+
+    def _limited(self, one: Growing) -> Doubt:
+        """Check for a limit that the count has not reached: its own, an expiry, the KV cache's."""
         if one.limit is not None:
             return Doubt.LIMIT
-        if self._may_be_cache(one):
-            return Doubt.CACHE
-        return self._stopped(one)
+        if one.expires and one.until_s - one.since_s < LEAK_WITHOUT_STEADY_S:
+            return Doubt.EXPIRY
+        return Doubt.CACHE if self._may_be_cache(one) else Doubt.NONE
 
     def _may_be_window(self, one: Growing) -> bool:
         """Whether the count may be a window of the most recent requests that is not full yet."""
@@ -443,6 +451,8 @@ class _View:
         name, heap = counts.names[at], self.heap
         entries, last = sort is Sort.ENTRIES, float(counts.value[at, -1])
         limit = heap.limits.get(name) if entries else None
+        expires = limit is not None and limit >= NOT_A_NUMBER
+        limit = None if expires else limit
         # A number such as ``max_size`` may limit something else, such as bytes of a message.
         near = limit is not None and last >= _NEAR * limit
         return Growing(
@@ -456,6 +466,7 @@ class _View:
             one=not entries or self._is_one(name, counts.value[at]),
             bound=limit if near else heap.bounds.get(name) if entries else None,
             limit=None if near else limit,
+            expires=expires,
         )
 
     def _is_one(self, path: str, entries: FloatArray) -> bool:

@@ -62,6 +62,10 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         "it may be a cache that is less than half full: it, its owner or the code that shortens it "
         "has a limit of {limit}, which may apply to it"
     ),
+    Doubt.EXPIRY: (
+        "code removes its old entries, by their age or by a limit other than their number: "
+        f"only {format_duration(LEAK_WITHOUT_STEADY_S)} would rule out that this has yet to begin"
+    ),
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",
 }
@@ -136,7 +140,7 @@ class Held(Basis, frozen=True, kw_only=True):
 
     @property
     def needed_s(self) -> float | None:
-        if self.doubt == Doubt.UNNAMED:
+        if self.doubt in (Doubt.UNNAMED, Doubt.EXPIRY):
             return LEAK_WITHOUT_STEADY_S + _AROUND_S
         return LEAST_S + _AROUND_S if self.doubt == Doubt.PARTS else None
 

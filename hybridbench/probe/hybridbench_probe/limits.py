@@ -1,8 +1,8 @@
-"""Find the lengths at which the program's code shortens its containers.
+"""Find what limits containers in the program's code: a number of entries, or an expiry.
 
-A cache is often limited by a number in its code, as in ``if len(self.held) > 4096:
-self.held.popitem()``.  Only code that also removes or replaces something counts: a warning about a
-long queue is no limit.
+``if len(self.held) > 4096: self.held.popitem()`` states a number.  A function that goes through a
+container, reads the clock and removes entries lets them expire; one that removes the oldest under
+some condition limits something else, such as bytes.  A warning about a long queue is no limit.
 """
 
 from __future__ import annotations
@@ -14,24 +14,41 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from . import raw
 
-# Parts of the names of methods that remove entries.
-_REMOVES = (
+# Stands for a limit that is no number of entries.
+NOT_A_NUMBER = 10**9
+
+# Parts of the names of functions that remove entries.
+_SHORTENS = (
     *("pop", "clear", "remove", "delete", "discard", "evict", "expire", "trim", "prune"),
     *("purge", "shrink", "drop", "truncate", "reset", "flush"),
 )
+_REMOVES = frozenset({"pop", "popitem", "popleft", "remove", "discard"})
+_ADDS = frozenset({"append", "appendleft", "add", "setdefault", "put", "insert", "extend"})
+# Names of clocks, and of what an age is compared with.
+_CLOCKS = frozenset(
+    {
+        *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "now", "utcnow"),
+        *("ttl", "ttl_s", "expiry", "expires", "expires_at", "deadline"),
+    }
+)
+_FIRSTS = frozenset({"popitem", "next"})
+_VIEWS = frozenset({"items", "keys", "values", "copy"})
+_COPIES = frozenset({"list", "tuple", "sorted", "set", "dict", "iter"})
 # Code units before a comparison that may load both of its sides.
 _BEFORE = 48
 _CALLS = frozenset({"CALL", "CALL_FUNCTION"})
 _SKIPPED = frozenset({"CACHE", "PRECALL", "EXTENDED_ARG", "PUSH_NULL", "NOP", "NOT_TAKEN"})
 _OPCODES = opcode.opmap
-_STORES = frozenset({_OPCODES["STORE_ATTR"], _OPCODES["STORE_GLOBAL"]})
+_REPLACES = frozenset({_OPCODES["STORE_ATTR"], _OPCODES["STORE_GLOBAL"]})
 _DELETES = _OPCODES["DELETE_SUBSCR"]
+_SETS = _OPCODES["STORE_SUBSCR"]
 _COMPARES = _OPCODES["COMPARE_OP"]
-# Bits of an argument below the place of the name.
+# Bits of an argument below the place of the name, or below that of the comparison.
 _SHIFTS = {
     "LOAD_GLOBAL": int(sys.version_info >= (3, 11)),
     "LOAD_ATTR": int(sys.version_info >= (3, 12)),
 }
+_SHIFT_OF_COMPARISON = 5 if sys.version_info >= (3, 13) else 4 if sys.version_info >= (3, 12) else 0
 _LOADS_LEN = (("LOAD_GLOBAL", _SHIFTS["LOAD_GLOBAL"]), ("LOAD_NAME", 0))
 
 
@@ -61,8 +78,8 @@ class Limits:
             is_self = code.co_argcount > 0 and code.co_varnames[0] == name
             key = module, owner if is_self and owner not in ("", "<locals>") else name
             number = its_globals.get(limit) if type(limit) is str else limit
-            if type(number) is int:
-                self._numbers[key] = max(number, self._numbers.get(key, 0))
+            if type(number) is int and number <= NOT_A_NUMBER:
+                self._numbers[key] = _larger(number, self._numbers.get(key, 0))
             elif type(limit) is str:
                 self._names.setdefault(key, set()).add(limit)
 
@@ -80,30 +97,40 @@ class Limits:
         self, classes: Iterable[tuple[str, str]], values: Iterable[tuple[object, object]] = ()
     ) -> int | None:
         """The limit of a container of one of ``classes``, given by module and name."""
-        found = []
+        limit = 0
         for key in classes:
-            found += [self._numbers[key]] if key in self._numbers else []
+            limit = _larger(limit, self._numbers.get(key, 0))
             names = self._names.get(key, ())
-            # An attribute that is no plain string may define how it is hashed and compared.
-            found += [n for at, n in values if type(at) is str and at in names and type(n) is int]
-        return max((limit for limit in found if limit > 0), default=None)
+            for name, value in values if names else ():
+                # An attribute that is no plain string may define how it is hashed and compared.
+                if type(name) is str and name in names and type(value) is int:
+                    limit = _larger(limit, value if value < NOT_A_NUMBER else 0)
+        return limit if limit > 0 else None
+
+
+def _larger(one: int, other: int) -> int:
+    """The larger number of entries; a limit that is no number counts only if there is none."""
+    larger = max(one, other)
+    return min(one, other) or larger if larger == NOT_A_NUMBER else larger
 
 
 def _limits_in(code: types.CodeType) -> Iterator[tuple[str, int | str]]:
-    """The variables whose length ``code`` compares and which it may shorten, with the other side.
+    """The variables whose containers ``code`` limits, each with its limit.
 
-    That is a number, or the name of a variable.
+    That is a number, or the name of a variable that holds it.
     """
-    if "len" not in code.co_names or _COMPARES not in code.co_code[::2]:
+    opcodes = code.co_code[::2]
+    yield from ((name, NOT_A_NUMBER) for name in _swept(code, opcodes))
+    if "len" not in code.co_names or _COMPARES not in opcodes:
         return
-    removes = _DELETES in code.co_code[::2] or any(
-        part in name.lower() for name in code.co_names for part in _REMOVES
+    shortens = _DELETES in opcodes or any(
+        part in name.lower() for name in code.co_names for part in _SHORTENS
     )
-    if not removes and not _STORES.intersection(code.co_code[::2]):
-        return
-    for name, limit in _comparisons(code):
-        if removes or _is_replaced(code, name):
-            yield name, limit
+    adds = _SETS in opcodes or not _ADDS.isdisjoint(code.co_names)
+    if shortens or adds or not _REPLACES.isdisjoint(opcodes):
+        for name, limit, stops in _comparisons(code):
+            if shortens or (adds and stops) or _is_replaced(code, name):
+                yield name, limit
 
 
 def _is_replaced(code: types.CodeType, name: str) -> bool:
@@ -112,11 +139,45 @@ def _is_replaced(code: types.CodeType, name: str) -> bool:
         return False
     place = code.co_names.index(name)
     steps = zip(code.co_code[::2], code.co_code[1::2])
-    return any(step == place and opcode in _STORES for opcode, step in steps)
+    return any(step == place and opcode in _REPLACES for opcode, step in steps)
 
 
-def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str]]:
-    """The comparisons of a length in ``code``: the variable, and the number or other variable."""
+def _swept(code: types.CodeType, opcodes: bytes) -> set[str]:
+    """The variables from whose containers ``code`` removes old entries.
+
+    Either it goes through them and reads a clock, or it takes the first under a condition.
+    """
+    if _DELETES not in opcodes and _REMOVES.isdisjoint(code.co_names):
+        return set()
+    is_timed = not _CLOCKS.isdisjoint((*code.co_names, *code.co_varnames))
+    if not is_timed and (_COMPARES not in opcodes or _FIRSTS.isdisjoint(code.co_names)):
+        return set()
+    visited: set[object] = set()
+    removed: set[object] = set()
+    # The function that is about to be called, and the two values loaded last.
+    called: object = None
+    before: object = None
+    last: object = None
+    for kind, value in _steps(code, 0, len(code.co_code)):
+        copied = called if kind in _CALLS else None
+        is_each = value in _VIEWS or copied is not None or kind == "GET_ITER"
+        if (is_timed and is_each) or value == "popitem" or copied == "iter":
+            visited.add(last)
+        if value in _REMOVES:
+            removed.add(last)
+        elif kind == "DELETE_SUBSCR":
+            removed.add(before)
+        if value is None or value in _COPIES:
+            called = value
+        before, last = last, value
+    return {name for name in visited & removed if type(name) is str}
+
+
+def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str, bool]]:
+    """The comparisons of a length in ``code``: the variable, and the number or other variable.
+
+    The last value says whether the length has to be the smaller one.
+    """
     data, place = code.co_code, code.co_names.index("len")
     loads = [bytes((_OPCODES[kind], place << shift & 0xFF)) for kind, shift in _LOADS_LEN]
     opcodes = data[::2]
@@ -129,12 +190,17 @@ def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str]]:
         if any(one in part or bytes((one[0], one[1] | 1)) in part for one in loads):
             found = _compared_at_end(_steps(code, start, 2 * at))
             if found is not None:
-                yield found
+                sign = opcode.cmp_op[data[2 * at + 1] >> _SHIFT_OF_COMPARISON]
+                name, limit, is_first = found
+                yield name, limit, sign in (("<", "<=") if is_first else (">", ">="))
         at = opcodes.find(_COMPARES, at + 1)
 
 
-def _compared_at_end(steps: Iterable[tuple[str, object]]) -> tuple[str, int | str] | None:
-    """What a comparison after ``steps`` compares with a length; None if it does not."""
+def _compared_at_end(steps: Iterable[tuple[str, object]]) -> tuple[str, int | str, bool] | None:
+    """What a comparison after ``steps`` compares with a length; None if it does not.
+
+    The last value says whether the length comes first.
+    """
     measured: object = None
     # The values last loaded: before ``len``, and as its argument or after its call.
     before: object = None
@@ -152,7 +218,7 @@ def _compared_at_end(steps: Iterable[tuple[str, object]]) -> tuple[str, int | st
             is_measuring = False
     other = before if loaded is None else loaded
     if type(measured) is str and (type(other) is int or type(other) is str):
-        return measured, other
+        return measured, other, loaded is not None
     return None
 
 
@@ -169,11 +235,13 @@ def _steps(code: types.CodeType, start: int, end: int) -> Iterator[tuple[str, ob
         "LOAD_GLOBAL": code.co_names,
         "LOAD_NAME": code.co_names,
         "LOAD_ATTR": code.co_names,
+        "LOAD_METHOD": code.co_names,
         "LOAD_SMALL_INT": range(256),
     }
+    data = code.co_code
     extended = 0
     for at in range(start, end, 2):
-        kind, argument = opcode.opname[code.co_code[at]], code.co_code[at + 1] | extended
+        kind, argument = opcode.opname[data[at]], data[at + 1] | extended
         extended = argument << 8 if kind == "EXTENDED_ARG" else 0
         if kind in _SKIPPED:
             continue

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 
 from . import containers, raw
-from .limits import Limits
+from .limits import NOT_A_NUMBER, Limits
 from .names import Names, is_from_file, is_own
 
 NESTED = "[]"
@@ -140,7 +140,7 @@ class Places:
         modules = [raw.module_name(attributes) or ""]
         for attribute, value in variables:
             own = self.limits.of(modules, attribute)
-            self._count_attribute(prefix, attribute, value, None, own or limit)
+            self._count_attribute(prefix, attribute, value, None, _limit(own, limit))
             yield
 
     def visit_class(self, kind: type) -> Iterator[None]:
@@ -155,7 +155,7 @@ class Places:
             if self.kinds.of(type(value)) is not None:
                 prefix = prefix or self.names.type_name(kind)
                 own = self.limits.of(modules, attribute, variables)
-                self._count_attribute(prefix, attribute, value, kind, own or limit)
+                self._count_attribute(prefix, attribute, value, kind, _limit(own, limit))
                 yield
 
     def visit_function(self, function: types.FunctionType) -> None:
@@ -252,7 +252,7 @@ class Places:
             if not asked:
                 asked, limit = True, layout.limit_among(values)
             own = self.limits.of(layout.modules, name, values)
-            self._count_attribute(layout.name, name, value, layout.kind, own or limit)
+            self._count_attribute(layout.name, name, value, layout.kind, _limit(own, limit))
 
     def visit_rest(self, objects: Iterable[object]) -> None:
         """Count containers that no visited owner holds: those in C code or in unknown places."""
@@ -347,7 +347,7 @@ class Places:
         if layout is None:
             return None
         values = layout.values_of(value, layout.attributes_of(value))
-        return self.limits.of_class(layout.classes, values) or layout.limit_among(values)
+        return _limit(self.limits.of_class(layout.classes, values), layout.limit_among(values))
 
     def found(self) -> dict[str, object]:
         """The counts by path, as they are sent to the client."""
@@ -373,6 +373,11 @@ class Places:
                 if place.kinds
             },
         }
+
+
+def _limit(coded: int | None, named: int | None) -> int | None:
+    """The limit in the code of a container, or a number of its owner if that states none."""
+    return named or coded if coded in (None, NOT_A_NUMBER) else coded
 
 
 _NO_OWNERS = frozenset(

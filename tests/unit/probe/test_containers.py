@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from hybridbench.probe.hybridbench_probe import containers, raw
 from hybridbench.probe.hybridbench_probe.limits import Limits
 from hybridbench.probe.hybridbench_probe.names import Names
 from hybridbench.probe.hybridbench_probe.owners import Places
+from hybridbench.records.events import NOT_A_NUMBER
 
 
 def test_a_bound_beyond_any_memory_is_ignored() -> None:
@@ -96,6 +98,7 @@ class Coded:
         self.by_attribute = list(range(held))
         self.by_variable = list(range(held))
         self.by_method = list(range(held))
+        self.guarded = list(range(held))
         self.watched = list(range(held))
         self.own = CodedLru(dict.fromkeys(range(held)))
 
@@ -120,9 +123,48 @@ class Coded:
     def _evict(self) -> None:
         self.by_method.pop()
 
-    def warn(self) -> bool:
+    def guard(self, row: int) -> None:
+        if len(self.guarded) < 100:
+            self.guarded.append(row)
+
+    def warn(self, row: int) -> bool:
         """A warning limits nothing."""
+        self.watched.append(row)
         return len(self.watched) > 100
+
+
+class Expiring:
+    """Each container loses its old entries by another rule than their number."""
+
+    def __init__(self, held: int) -> None:
+        self.by_age = dict.fromkeys(range(held), 0.0)
+        self.oldest_first = dict.fromkeys(range(held), 0.0)
+        self.by_bytes = OrderedDict(dict.fromkeys(range(held), b""))
+        self.total_bytes = 0
+        self.queue = deque(range(held))
+        self.in_flight = dict.fromkeys(range(held), 0.0)
+        self.tasks = dict.fromkeys(range(held))
+
+    def expire(self, now: float) -> None:
+        for key in [key for key, at in self.by_age.items() if now - at > 60.0]:
+            del self.by_age[key]
+        while self.oldest_first:
+            key = next(iter(self.oldest_first))
+            if now - self.oldest_first[key] < 60.0:
+                break
+            self.oldest_first.pop(key)
+
+    def shrink(self) -> None:
+        while self.total_bytes > 1 << 20:
+            self.total_bytes -= len(self.by_bytes.popitem(last=False)[1])
+
+    def finish(self, key: int) -> float:
+        """Neither the end of a request nor that of the server lets old entries expire."""
+        return time.monotonic() - self.in_flight.pop(key) + self.queue.popleft()
+
+    def stop(self) -> None:
+        for key in list(self.tasks):
+            self.tasks.pop(key)
 
 
 class CodedLru(OrderedDict[int, None]):
@@ -146,10 +188,24 @@ def test_a_number_in_the_code_that_shortens_a_container_is_perhaps_its_limit(
 
     places.visit_instance(owner, layout)
 
-    limited = {"popped", "trimmed", "replaced", "by_attribute", "by_variable", "by_method", "own"}
+    limited = {"popped", "trimmed", "replaced", "by_attribute", "by_variable", "by_method"}
+    limited |= {"guarded", "own"}
     found = dict(places.found()["limits"])  # type: ignore[call-overload]
     expected = dict.fromkeys((f"{layout.name}.{name}" for name in limited), limits)
     assert found == ({} if limits is None else expected)
+
+
+def test_code_that_removes_old_entries_limits_a_container_without_a_number() -> None:
+    places = Places(Names())
+    for function in raw.functions_of_type(Expiring):
+        places.read_function(function)
+    layout = places.layout(Expiring)
+    assert layout is not None
+
+    places.visit_instance(Expiring(7), layout)
+
+    names = ("by_age", "oldest_first", "by_bytes")
+    assert places.found()["limits"] == {f"{layout.name}.{name}": NOT_A_NUMBER for name in names}
 
 
 def _shorten(rows: list[int]) -> None:
