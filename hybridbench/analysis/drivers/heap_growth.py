@@ -66,6 +66,8 @@ _ROUNDS_UNNAMED: Final = 3
 WINDOW: Final = 1_024
 # Shortest time span after which growth is called kept if its rate per event is not a whole number.
 LEAST_S: Final = 420.0
+# The same if there is no counter of work: under rising traffic, a cache fills at a constant pace.
+LEAST_TIMED_S: Final = 1_020.0
 # A count and its counter are read up to this many seconds apart, and may differ by this share.
 _APART_S: Final = 3.0
 _APART: Final = 0.02
@@ -90,6 +92,7 @@ class Doubt(StrEnum):
 
     NONE = ""
     PACE = "pace"  # it may be a fill that slows down
+    CLOCK = "clock"  # the same: no counter of work explains it, and traffic may have risen
     PARTS = "parts"  # the same: seen for minutes only, and its rate per event is not whole
     GARBAGE = "garbage"
     MANY = "many"  # the number of containers grew with the entries
@@ -294,7 +297,10 @@ class _View:
                 return Doubt.GARBAGE
             if one.sort is Sort.ENTRIES and not one.one:
                 return Doubt.MANY
-        if not kept.whole and one.until_s - one.since_s < LEAST_S:
+        span_s = one.until_s - one.since_s
+        if kept.timed and not self._main and span_s < LEAST_TIMED_S:
+            return Doubt.CLOCK
+        if not kept.whole and span_s < LEAST_S:
             return Doubt.PARTS
         if self._may_be_window(one):
             return Doubt.WINDOW
@@ -311,9 +317,10 @@ class _View:
     def _may_be_window(self, one: Growing) -> bool:
         """Whether the count may be a window of the most recent requests that is not full yet."""
         driver = one.kept.driver
-        each = driver.counter in self._main and driver.upper >= 1.0
+        if one.kept.timed:  # each entry may be that of an event
+            return one.last <= WINDOW and one.name != "zombies"
         few = one.last <= WINDOW * max(driver.per_event, 1.0)
-        return few and (each or one.kept.timed)
+        return few and driver.counter in self._main and driver.upper >= 1.0
 
     def _may_be_cache(self, one: Growing) -> bool:
         """Whether the count may be growing only because the KV cache is not full yet.

@@ -8,7 +8,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from hybridbench.analysis.drivers.heap_growth import LEAST_S, WINDOW, Doubt, Sort
+from hybridbench.analysis.drivers.heap_growth import (
+    LEAST_S,
+    LEAST_TIMED_S,
+    WINDOW,
+    Doubt,
+    Sort,
+)
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.growth import odds_text
 from hybridbench.analysis.findings.handles import HANDLES
@@ -36,6 +42,10 @@ _WORDS: Final = {
 
 _DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.PACE: "it may still be a cache that fills ever more slowly",
+    Doubt.CLOCK: (
+        "no counter of work explains it, so it may be a cache that fills under rising traffic: "
+        f"at least {format_duration(LEAST_TIMED_S)} of growth is needed to rule that out"
+    ),
     Doubt.PARTS: (
         f"the rate per event is not a whole number, so at least {format_duration(LEAST_S)} of "
         "growth is needed to rule out a filling cache"
@@ -142,6 +152,8 @@ class Held(Basis, frozen=True, kw_only=True):
     def needed_s(self) -> float | None:
         if self.doubt in (Doubt.UNNAMED, Doubt.EXPIRY):
             return LEAK_WITHOUT_STEADY_S + _AROUND_S
+        if self.doubt == Doubt.CLOCK:
+            return LEAST_TIMED_S + _AROUND_S
         return LEAST_S + _AROUND_S if self.doubt == Doubt.PARTS else None
 
     def words(self, found: Finding) -> Words:

@@ -412,6 +412,27 @@ def test_vllms_window_of_the_last_thousand_requests_is_no_leak() -> None:
     assert of_kept(replace(run, duration_s=900.0)) == []
 
 
+@pytest.mark.parametrize(
+    ("requests_per_s", "duration_s", "doubt"),
+    [(20.0, 600.0, "clock"), (20.0, 1200.0, ""), (0.8, 1200.0, "window")],
+)
+def test_without_a_counter_of_work_growth_must_last_seventeen_minutes(
+    requests_per_s: float, duration_s: float, doubt: str
+) -> None:
+    """A program without a metrics page has none: under rising traffic, its caches grow steadily."""
+    run = one_process(18, Leak(objects=""), requests_per_s=requests_per_s, duration_s=duration_s)
+    record = watched_run(run)
+    series = {name: one for name, one in record.series.items() if "scraped" not in name}
+    alone = replace(record, series=series, drivers=observed_drivers(series))
+
+    found = kept_findings(growing_heaps(Facts.of(alone)), ())
+
+    (one,) = (one for one in found if "app.kept" in one.subject)
+    assert isinstance(one.basis, EntriesKept)
+    assert one.basis.doubt == doubt
+    assert one.verdict is (VerdictKind.INCONCLUSIVE if doubt else VerdictKind.LEAK)
+
+
 def test_a_container_in_which_some_requests_leave_an_entry_is_named() -> None:
     """Like vLLM's ``mamba_state_idx``, which keeps requests that end while no other is running."""
     held = np.array([1.0, 160, 231, 290, 377, 426, 536, 643])
