@@ -351,8 +351,13 @@ class _Terms:
         )
 
     @property
+    def may_warm_up(self) -> bool:
+        """Whether a warm-up may cause growth; it leaves no more and more zombies behind."""
+        return not self.window.steady and self.spec.name != "zombies"
+
+    @property
     def may_call_leak(self) -> bool:
-        shortest = LEAK_AFTER_STEADY_S if self.window.steady else LEAK_WITHOUT_STEADY_S
+        shortest = LEAK_WITHOUT_STEADY_S if self.may_warm_up else LEAK_AFTER_STEADY_S
         return self.window.duration_s >= shortest
 
     def options(self, effort: Effort) -> Options:
@@ -469,7 +474,7 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
             floor=terms.floor_after(np.inf),
             unit=terms.spec.unit.value,
         )
-    is_warm_up = found.leak and not terms.window.steady
+    is_warm_up = found.leak and terms.may_warm_up
     growth = (NoSteadyState if is_warm_up else Growing)(
         value=rate.value, lower=rate.lower, upper=rate.upper, unit=terms.spec.unit.value
     )

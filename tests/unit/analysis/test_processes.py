@@ -215,6 +215,18 @@ def test_a_worker_that_is_replaced_before_it_can_be_judged_leaves_nothing_undeci
     assert result(once, labelled(MEMORY, CORE)).outcome == "CLEAN"
 
 
+@pytest.mark.parametrize(("name", "outcome"), [("threads", "INCONCLUSIVE"), ("zombies", "LEAK")])
+def test_no_warm_up_leaves_more_and_more_zombies(name: str, outcome: str) -> None:
+    """A pool of threads fills while a program warms up."""
+    record = two_processes(Run(seed=3, steady_s=None), Run(steady_s=None))
+    t_s = record.series[labelled(MEMORY, API)].t_s
+    handles = Series(labelled(name, API), t_s, np.floor(t_s / 4.0))
+
+    verdict = judge(replace(record, series={**record.series, handles.name: handles}))
+
+    assert result(verdict, handles.name).outcome == outcome
+
+
 def test_processes_that_pile_up_are_a_leak_and_the_youngest_leave_nothing_undecided() -> None:
     record = two_processes(Run(seed=3))
     memory = record.series[labelled(MEMORY, API)]
