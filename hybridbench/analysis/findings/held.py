@@ -52,8 +52,8 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     ),
     Doubt.GARBAGE: (
         "they may be in reference cycles that the garbage collector has not yet freed: only an "
-        "idle point with a collection tells, and there is none in a process whose collector is "
-        "disabled or whose heap is large"
+        "idle point with a collection tells, and there is none without a counter of work "
+        "(--metrics), or in a process whose collector is disabled or whose heap is large"
     ),
     Doubt.MANY: (
         "the number of containers grew with the entries: whatever holds the containers keeps the "
@@ -264,7 +264,10 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
             )
         if self.rounds:
             return f"Find what still refers to {self.name} objects (gc.get_referrers)."
-        return "Repeat the run with --idle-every, which collects garbage before it counts."
+        return (
+            "Repeat the run with --metrics and --idle-every, which collects garbage before it "
+            "counts."
+        )
 
 
 class BlocksKept(Held, frozen=True, kw_only=True):
