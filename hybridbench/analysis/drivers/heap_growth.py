@@ -66,8 +66,10 @@ _ROUNDS_UNNAMED: Final = 3
 WINDOW: Final = 1_024
 # Shortest time span after which growth is called kept if its rate per event is not a whole number.
 LEAST_S: Final = 420.0
-# The same if there is no counter of work: under rising traffic, a cache fills at a constant pace.
+# The same if traffic may have risen, in which case a cache may fill at a constant pace.
 LEAST_TIMED_S: Final = 1_020.0
+# Ratio of the processor time of both halves up to which traffic did not rise.
+_AS_BUSY: Final = 1.1
 # A count and its counter are read up to this many seconds apart, and may differ by this share.
 _APART_S: Final = 3.0
 _APART: Final = 0.02
@@ -199,6 +201,7 @@ class _View:
         ranks = {name: _rank_of(name) for name in facts.counters.names}
         self._telling = {name: rank for name, rank in ranks.items() if rank is not None}
         self._main = _common(facts.counters, self._telling)
+        self._cpu = facts.record.series.get(heap.subject("worker_cpu_s"))
         self._keep = _after_warmup(facts, heap)
         self._is_steady = facts.window is not None and facts.window.steady
         self._work = self._work_at(heap.t_s)
@@ -298,7 +301,7 @@ class _View:
             if one.sort is Sort.ENTRIES and not one.one:
                 return Doubt.MANY
         span_s = one.until_s - one.since_s
-        if kept.timed and not self._main and span_s < LEAST_TIMED_S:
+        if span_s < LEAST_TIMED_S and kept.timed and self._traffic_may_have_risen(one):
             return Doubt.CLOCK
         if not kept.whole and span_s < LEAST_S:
             return Doubt.PARTS
@@ -313,6 +316,14 @@ class _View:
         if one.expires and one.until_s - one.since_s < LEAK_WITHOUT_STEADY_S:
             return Doubt.EXPIRY
         return Doubt.CACHE if self._may_be_cache(one) else Doubt.NONE
+
+    def _traffic_may_have_risen(self, one: Growing) -> bool:
+        """Whether no counter of work and no processor time shows that traffic did not rise."""
+        if self._main or self._cpu is None or len(self._cpu) < 2:
+            return not self._main
+        times = np.linspace(one.since_s, one.until_s, 3)
+        early_s, late_s = np.diff(np.interp(times, self._cpu.t_s, self._cpu.value)).tolist()
+        return bool(late_s > _AS_BUSY * early_s)
 
     def _may_be_window(self, one: Growing) -> bool:
         """Whether the count may be a window of the most recent requests that is not full yet."""

@@ -43,7 +43,8 @@ _WORDS: Final = {
 _DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.PACE: "it may still be a cache that fills ever more slowly",
     Doubt.CLOCK: (
-        "no counter of work explains it, so it may be a cache that fills under rising traffic: "
+        "no counter of work (--metrics) explains it, and it may be a cache that fills under rising "
+        "traffic: "
         f"at least {format_duration(LEAST_TIMED_S)} of growth is needed to rule that out"
     ),
     Doubt.PARTS: (

@@ -413,16 +413,26 @@ def test_vllms_window_of_the_last_thousand_requests_is_no_leak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requests_per_s", "duration_s", "doubt"),
-    [(20.0, 600.0, "clock"), (20.0, 1200.0, ""), (0.8, 1200.0, "window")],
+    ("requests_per_s", "duration_s", "cpu_power", "doubt"),
+    [
+        (20.0, 600.0, None, "clock"),
+        (20.0, 600.0, 1.5, "clock"),
+        (20.0, 600.0, 1.0, ""),
+        (20.0, 1200.0, None, ""),
+        (0.8, 1200.0, None, "window"),
+    ],
 )
-def test_without_a_counter_of_work_growth_must_last_seventeen_minutes(
-    requests_per_s: float, duration_s: float, doubt: str
+def test_without_a_counter_of_work_growth_must_last_unless_processor_time_is_constant(
+    requests_per_s: float, duration_s: float, cpu_power: float | None, doubt: str
 ) -> None:
     """A program without a metrics page has none: under rising traffic, its caches grow steadily."""
     run = one_process(18, Leak(objects=""), requests_per_s=requests_per_s, duration_s=duration_s)
     record = watched_run(run)
     series = {name: one for name, one in record.series.items() if "scraped" not in name}
+    if cpu_power is not None:
+        t_s = np.arange(0.0, duration_s, 2.0)
+        name = 'worker_cpu_s{role="api_server"}'
+        series[name] = Series(name, t_s, 0.001 * t_s**cpu_power)
     alone = replace(record, series=series, drivers=observed_drivers(series))
 
     found = kept_findings(growing_heaps(Facts.of(alone)), ())
