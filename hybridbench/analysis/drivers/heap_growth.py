@@ -77,6 +77,9 @@ _STAYS: Final = 0.5  # share of the growth under traffic that must remain when i
 _MULTIPLIED: Final = 1.5  # factor over the usual number of containers in the first half
 _BY_NUMBER: Final = 0.5  # share of the entries that new containers of the usual length explain
 _NEAR: Final = 0.5  # share of a limit that a cache must reach for the limit to be believed
+# Timers that have yet to run, and the share by which there may be fewer of them than entries.
+_TIMERS: Final = frozenset({"asyncio.events.TimerHandle", "threading.Timer"})
+_FEWER_TIMERS: Final = 0.1
 _OWN: Final = 0.2  # new containers per new entry; above it, each object has its own container
 
 
@@ -102,7 +105,7 @@ class Doubt(StrEnum):
     STOPPED = "stopped"  # it did not grow after the last idle point
     WINDOW = "window"  # it may hold only the most recent events
     LIMIT = "limit"  # its owner or the code has a number that may be its limit
-    EXPIRY = "expiry"  # code removes old entries, which may not have begun
+    EXPIRY = "expiry"  # code or timers remove old entries, which may not have begun
     CACHE = "cache"  # it may stop growing once the server's KV cache is full
     UNNAMED = "unnamed"  # without a name, a cache that fills looks the same
 
@@ -186,10 +189,27 @@ def growing_heaps(facts: Facts) -> list[Growing]:
     for view in views:
         at_idle = {(one.sort, one.name): one for one in view.at_idle()}
         traffic = {(one.sort, one.name): one for one in shown if one.heap is view.heap}
-        for key in {**at_idle, **traffic}:
-            one = view.judged(at_idle.get(key), traffic.get(key))
-            found += [] if one is None else [one]
+        judged = [view.judged(at_idle.get(k), traffic.get(k)) for k in {**at_idle, **traffic}]
+        found += _unless_timed([one for one in judged if one is not None])
     return found
+
+
+def _unless_timed(growing: list[Growing]) -> list[Growing]:
+    """Leave open what pending timers of the same process may remove once they are due."""
+    timers = [one.kept.driver for one in growing if one.name in _TIMERS]
+    if not timers:
+        return growing
+
+    def may_end(one: Growing) -> bool:
+        driver, young = one.kept.driver, one.until_s - one.since_s < LEAK_WITHOUT_STEADY_S
+        same = [timer for timer in timers if timer.counter in (driver.counter, *driver.rivals)]
+        least = (1.0 - _FEWER_TIMERS) * driver.per_event
+        return one.kind is GrowthKind.KEPT and young and any(t.per_event >= least for t in same)
+
+    return [
+        replace(one, kind=GrowthKind.OPEN, doubt=Doubt.EXPIRY) if may_end(one) else one
+        for one in growing
+    ]
 
 
 class _View:

@@ -74,7 +74,7 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         "has a limit of {limit}, which may apply to it"
     ),
     Doubt.EXPIRY: (
-        "code removes its old entries, by their age or by a limit other than their number: "
+        "code or timers remove old entries, by age or by a limit other than their number: "
         f"only {format_duration(LEAK_WITHOUT_STEADY_S)} would rule out that this has yet to begin"
     ),
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",

@@ -697,7 +697,7 @@ _LESS_THAN_HALF_FULL = (
     "a limit of 1,048,576, which may apply to it"
 )
 _EXPIRES = (
-    "code removes its old entries, by their age or by a limit other than their number: only 45m "
+    "code or timers remove old entries, by age or by a limit other than their number: only 45m "
     "would rule out that this has yet to begin"
 )
 
@@ -741,6 +741,19 @@ def test_a_number_of_the_owner_is_the_limit_of_a_cache_that_comes_near_to_it(
     for one in findings:
         assert one.verdict is VerdictKind.INCONCLUSIVE
         assert one.subject.startswith("entries of app.kept{")
+
+
+@pytest.mark.parametrize(("share", "doubt"), [(1.0, "expiry"), (0.5, "")])
+def test_a_container_with_a_pending_timer_for_each_entry_may_be_emptied_by_them(
+    share: float, doubt: str
+) -> None:
+    timers = Leak(path="", objects="asyncio.events.TimerHandle", share=share)
+
+    (one,) = of_kept(one_process(19, Leak(), timers, names=0))
+
+    assert isinstance(one.basis, EntriesKept)
+    assert one.basis.doubt == doubt
+    assert one.verdict is (VerdictKind.INCONCLUSIVE if doubt else VerdictKind.LEAK)
 
 
 def test_a_container_that_outgrew_the_limit_of_its_owner_is_no_full_cache() -> None:
