@@ -452,7 +452,10 @@ def _equal_rounds(
 def _uneven_rounds(
     held: FloatArray, work: Work, start: int, noise: float, least: float
 ) -> Kept | None:
-    """Use the event whose rate varies least between rounds; that variation gives the error."""
+    """Use an event whose rate varies least between rounds; that variation gives the error.
+
+    Of several whose rates vary about as little, the most informative one is the driver.
+    """
     gained = np.diff(held)
     if gained.size < FEWEST_UNEVEN or np.any(gained < max(least, 2.0 * noise)):
         return None
@@ -462,10 +465,11 @@ def _uneven_rounds(
         if events.min() > 0 and (name in work.telling or name == TIME):
             rates = gained / events
             spread = float(rates.std(ddof=1) / rates.mean())
-            found.append((spread, work.rank(name, whole=False), index))
+            found.append((work.rank(name, whole=False), spread, index))
     if not found or gained.sum() < _FEWEST_PARTS:
         return None
-    spread, _, index = min(found)
+    most = _TIMELY * min(spread for _, spread, _ in found)
+    _, spread, index = min(one for one in found if one[1] <= most)
     events = np.diff(work.columns[start:, index])
     rate = float(gained.sum() / events.sum())
     half = t_quantile(0.975, gained.size - 1) * spread * rate / float(np.sqrt(gained.size))
@@ -477,7 +481,7 @@ def _uneven_rounds(
         events=float(events.sum()),
         rise=float(gained.sum()),
         covered=1.0,
-        rivals=tuple(n for _, _, i in sorted(found)[1:] if (n := work.names[i]) != TIME),
+        rivals=tuple(n for _, _, i in sorted(found) if i != index and (n := work.names[i]) != TIME),
     )
     own = _Rounds.of(gained, events, noise, spread)
     # Uneven rounds do not show that the growth continues: under rising traffic, a container that

@@ -461,6 +461,29 @@ def test_a_container_in_which_some_requests_leave_an_entry_is_named() -> None:
     assert kept_at_idle(held, work, 2.0, 5.0) is None
 
 
+def test_aborts_that_explain_uneven_rounds_a_little_better_are_no_driver() -> None:
+    """One of four workers leaks, and gets a share of the requests that varies."""
+    held = np.array([0.0, 260, 640, 900, 1260, 1500, 1890])
+    finished = np.array([0.0, 1000, 2050, 3020, 4040, 5000, 6050])
+    aborted = np.array([0.0, 50, 106, 152, 210, 260, 318])
+    names = ("finished", "aborted")
+    work = Work(
+        names,
+        np.column_stack([finished, aborted]),
+        dict(zip(names, (0, 4), strict=True)),
+        frozenset(names[:1]),
+    )
+
+    kept = kept_at_idle(held, work, 2.0, 5.0, named=True)
+
+    assert kept is not None
+    assert (kept.driver.counter, kept.alike, kept.driver.rivals) == (
+        "finished",
+        False,
+        ("aborted",),
+    )
+
+
 def test_a_leak_of_the_process_that_was_started_anew_is_found() -> None:
     role = ROLES[-1]
     run = Watched(
