@@ -190,11 +190,11 @@ def growing_heaps(facts: Facts) -> list[Growing]:
         at_idle = {(one.sort, one.name): one for one in view.at_idle()}
         traffic = {(one.sort, one.name): one for one in shown if one.heap is view.heap}
         judged = [view.judged(at_idle.get(k), traffic.get(k)) for k in {**at_idle, **traffic}]
-        found += _unless_timed([one for one in judged if one is not None])
+        found += _open_beside_timers([one for one in judged if one is not None])
     return found
 
 
-def _unless_timed(growing: list[Growing]) -> list[Growing]:
+def _open_beside_timers(growing: list[Growing]) -> list[Growing]:
     """Leave open what pending timers of the same process may remove once they are due."""
     timers = [one.kept.driver for one in growing if one.name in _TIMERS]
     if not timers:
@@ -343,7 +343,8 @@ class _View:
             return not self._main
         times = np.linspace(one.since_s, one.until_s, 3)
         early_s, late_s = np.diff(np.interp(times, self._cpu.t_s, self._cpu.value)).tolist()
-        return bool(late_s > _AS_BUSY * early_s)
+        # Processor time falls where a process was started anew.
+        return not 0.0 <= late_s <= _AS_BUSY * early_s
 
     def _may_be_window(self, one: Growing) -> bool:
         """Whether the count may be a window of the most recent requests that is not full yet."""

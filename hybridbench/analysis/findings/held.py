@@ -44,8 +44,7 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.PACE: "it may still be a cache that fills ever more slowly",
     Doubt.CLOCK: (
         "no counter of work (--metrics) explains it, and it may be a cache that fills under rising "
-        "traffic: "
-        f"at least {format_duration(LEAST_TIMED_S)} of growth is needed to rule that out"
+        f"traffic: at least {format_duration(LEAST_TIMED_S)} of growth is needed to rule that out"
     ),
     Doubt.PARTS: (
         f"the rate per event is not a whole number, so at least {format_duration(LEAST_S)} of "
