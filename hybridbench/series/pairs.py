@@ -42,7 +42,7 @@ _TITLE = re.compile(r"[A-Za-z][\w.-]*")
 _LOOKED_AT = 12
 # A logfmt line, perhaps after a time and a word: ts=2026-11-20T10:00:00Z level=info rss=123MB, or
 # Total: reserved=5684MB, committed=4216MB.
-_FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S*?)[,;]?(?=\s|$)")
+_FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|(?!\")\S*?)(?<![,;])[,;]*(?=\s|$)")
 _FIELDS = re.compile(
     r"(?:(?P<at>[^=]*?[\d\])Z])\s+)?(?:[A-Za-z]+:?\s+){0,3}"
     rf"{_FIELD.pattern}(?:\s+{_FIELD.pattern})*"

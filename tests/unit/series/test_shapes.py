@@ -343,11 +343,15 @@ def test_what_holds_no_series_is_named_with_what_to_record(
     assert "\n" not in str(refused.value)
 
 
-def test_a_very_long_word_is_no_matter_of_minutes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["time,rss_bytes\n1," + "a" * 200_000 + ",5\n", 'a="b" ' * 60 + '"\n', "a=b, " * 60 + "=\n"],
+)
+def test_a_line_that_fits_no_shape_is_no_matter_of_minutes(tmp_path: Path, line: str) -> None:
     begun_s = perf_counter()
 
     with pytest.raises(HybridbenchError):
-        judged(tmp_path, f"time,rss_bytes\n1,{'a' * 200_000},5\n" * 3)
+        judged(tmp_path, line * 3)
 
     assert perf_counter() - begun_s < 5.0
 
