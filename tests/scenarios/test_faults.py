@@ -137,7 +137,7 @@ def soak_with_a_bad_row(folder: Path) -> tuple[subprocess.CompletedProcess[str],
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad row\n")
     soak = hybridbench(
         "soak", *SHORT, "--store", store, "--trace", trace, "--length-scale", "1/32",
-        "--set", "probe.sample_every=200ms",
+        "--trace-time-unit", "ms", "--set", "probe.sample_every=200ms",
     )  # fmt: skip
     (run,) = store.iterdir()
     return soak, run, trace
