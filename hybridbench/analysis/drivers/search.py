@@ -274,7 +274,7 @@ def _prepared(
 
 def _candidates(counters: EventCounters) -> list[str]:
     """Return every counter except those of calls: a call by itself changes nothing."""
-    return [name for name in counters.names if not name.endswith("_calls")]
+    return [name for name in counters.causes if not name.endswith("_calls")]
 
 
 def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:

@@ -115,7 +115,7 @@ def _of_steps(
     steps = _last(record, "steps_with.steps")
     if total <= 0 or steps <= 0:
         return
-    for name in counters.names:
+    for name in counters.causes:
         covered = _last(record, f"{family}.{name}") / total
         base_rate = _last(record, f"steps_with.{name}") / steps
         events = counters.total(name)
@@ -138,7 +138,7 @@ def find_rise_driver(
     if total <= 0:
         return None
     best: tuple[float, StepDriver] | None = None
-    for name in counters.names:
+    for name in counters.causes:
         series = counters.series[name]
         before, after = series.around(t_s[:-1])[0], series.around(t_s[1:])[1]
         moved = np.maximum(after - before, 0.0)

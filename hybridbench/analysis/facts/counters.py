@@ -86,6 +86,14 @@ class EventCounters:
     def names(self) -> tuple[str, ...]:
         return tuple(self.series)
 
+    @property
+    def causes(self) -> list[str]:
+        """The counters that may explain a growth.
+
+        What the engine's own checks found does not: it rises with every loss, and causes none.
+        """
+        return [name for name in self.series if "invariant_violations" not in name]
+
     def at(self, name: str, t_s: FloatArray) -> FloatArray:
         """Interpolate the counter at the times ``t_s``."""
         series = self.series[name]

@@ -62,6 +62,19 @@ def holds(driver: Driver | None, counter: str, rate: float) -> bool:
     )
 
 
+@pytest.mark.parametrize("name", ["invariant_violations", "invariant_violations_total"])
+def test_what_the_checks_of_the_engine_found_is_not_the_driver(name: str) -> None:
+    """It rises with every loss, so it fits better than the event that loses."""
+    counts = traffic(3, T)
+    events = np.diff(counts["abort_decode"], prepend=0.0).astype(np.int64)
+    lost = np.cumsum(np.random.default_rng(903).binomial(events, 0.3)).astype(np.float64)
+
+    driver = find_driver(T, lost, as_counters(T, {**counts, name: lost}))
+
+    assert driver is not None
+    assert driver.counter == "abort_decode"
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_a_share_of_the_events_has_an_interval_that_holds_it(share: float) -> None:
     held = 0
