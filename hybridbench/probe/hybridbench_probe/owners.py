@@ -46,14 +46,16 @@ class Place:
 class Layout:
     """How to read the attributes of a class's instances."""
 
-    __slots__ = ("classes", "kind", "limit", "name", "read_dict", "slots")
+    __slots__ = ("classes", "kind", "limit", "modules", "name", "read_dict", "slots")
 
     def __init__(self, kind: type, name: str) -> None:
         self.kind = kind
         self.name = name
         self.read_dict: object = None
         self.limit: int | None = None
+        # Of the class and its bases.
         self.classes = raw.names_of_classes(kind)
+        self.modules = [module for module, _ in self.classes]
         slots = {}
         for base in reversed(raw.mro(kind)):
             variables = raw.items_of_type(base)
@@ -90,11 +92,6 @@ class Layout:
             except AttributeError:
                 continue
         return values
-
-    @property
-    def modules(self) -> list[str]:
-        """The modules of the class and its bases."""
-        return [module for module, _ in self.classes]
 
     def limit_among(self, values: Iterable[tuple[str, object]]) -> int | None:
         """A number under a name such as ``max_size`` of an instance, or of its class."""
