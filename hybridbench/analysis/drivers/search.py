@@ -157,14 +157,14 @@ def _best_driver(
 ) -> Driver | None:
     data = _prepared(t_s, value, counters, hints)
     if data is None:
-        at_idle = exact_at_idle(hints.witnesses(), _candidates(counters))
+        at_idle = exact_at_idle(hints.witnesses(), counters.causes)
         return _from_idle(at_idle, hints)
     singles = _exact_ones(data)
     if singles:
         return _exact_driver(data, singles, hints)
     few = data.t_s.size < FEWEST_SAMPLES
     # A sample may fall between a cause and its effect; an idle reading includes both.
-    at_idle = exact_at_idle(hints.witnesses(), _candidates(counters), against_samples=not few)
+    at_idle = exact_at_idle(hints.witnesses(), counters.causes, against_samples=not few)
     if few or at_idle:
         return _from_idle(at_idle, hints)
     return _fitted(data, hints)
@@ -261,7 +261,7 @@ def _prepared(
         first[1:] |= np.diff(y) < 0
     used = slice(0, _until_full(y, first))
     t, y, first = t[used], y[used], first[used]
-    levels = {name: counters.at(name, t) for name in _candidates(counters)}
+    levels = {name: counters.at(name, t) for name in counters.causes}
     levels |= {n: np.interp(t, s.t_s, s.value) for n, s in hints.bounded.items() if len(s)}
     moving = {n: x for n, x in levels.items() if float(np.ptp(x)) >= _FEWEST_EVENTS}
     names = (*moving, TIME)
@@ -270,11 +270,6 @@ def _prepared(
     load = [x for x in load if np.ptp(x) > 0]
     nuisance = np.column_stack(load) if load else np.empty((t.size, 0))
     return _Data(t, y, names, columns, first, nuisance)
-
-
-def _candidates(counters: EventCounters) -> list[str]:
-    """Return every counter except those of calls: a call by itself changes nothing."""
-    return [name for name in counters.causes if not name.endswith("_calls")]
 
 
 def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:

@@ -90,9 +90,14 @@ class EventCounters:
     def causes(self) -> list[str]:
         """The counters that may explain a growth.
 
-        What the engine's own checks found does not: it rises with every loss, and causes none.
+        A call by itself changes nothing; what the engine's own checks found rises with every loss,
+        and causes none.
         """
-        return [name for name in self.series if "invariant_violations" not in name]
+        return [
+            name
+            for name in self.series
+            if not (name.endswith("_calls") or "invariant_violations" in name)
+        ]
 
     def at(self, name: str, t_s: FloatArray) -> FloatArray:
         """Interpolate the counter at the times ``t_s``."""
