@@ -187,7 +187,7 @@ def _fault_of_logprobs(answer: Ended, asked: Sampling, logprobs: Sequence[TokenL
         return f"got {len(tokens):,} tokens and the logprobs of {len(logprobs):,}"
     for place, (token, said) in enumerate(zip(tokens, logprobs, strict=True), 1):
         likeliest = dict(said.best)
-        highest = max(likeliest.values())
+        highest = max(likeliest.values(), default=said.logprob)
         if likeliest.get(token, said.logprob) != said.logprob or said.logprob > highest:
             return f"got two different logprobs of output token {place}"
         # Two tokens may be equally probable; then either may come first.
@@ -203,7 +203,7 @@ def _fault_of_end(answer: Ended, asked: Sampling) -> str:
     if length > most:
         return f"asked for {most:,} tokens at most and got {length:,}"
     if (first_stop := next(stops, length)) < length:
-        return f"got {length - first_stop:,} more after the first of its stop tokens"
+        return f"got {length - first_stop:,} more tokens after the first of its stop tokens"
     if answer.reason == "length" and length < most:
         return f"asked for {most:,} tokens and got {length:,}, cut off for their number"
     if answer.reason == "stop" and asked.ignore_eos:

@@ -366,7 +366,8 @@ class WireLoop(RunLoop):
             recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
 
     def _on_step_events(self, message: StepEvents) -> None:
-        # Other projects' schedulers shorten requests by rules of their own.
+        # The answers of other projects' schedulers are not compared: they shorten requests by rules
+        # of their own.
         faults = [] if self.answers is None else self.driver.faults_of(message)
         for fault in faults:
             self._on_violation(

@@ -131,7 +131,7 @@ _STOPS = m.Sampling(4, ignore_eos=False, stop_token_ids=(9,))
         (m.Sampling(4), [5, 6], "aborted by its client", None),
         (_STOPS, [5, 9], "stop", None),
         (_STOPS, [5, 2], "stop", None),  # 2 may be the model's own
-        (_STOPS, [5, 9, 7, 8], "length", "got 2 more after the first of its stop tokens"),
+        (_STOPS, [5, 9, 7, 8], "length", "got 2 more tokens after the first of its stop tokens"),
     ],
 )
 def test_an_answer_must_end_where_its_client_asked(
