@@ -280,7 +280,8 @@ class _Terms:
 
         A profile's limits were measured with the bundled engine, not with a server.
         """
-        return not self._is_server and (self.limit is not None or _has_limits(self.record))
+        scheduled = self.record.manifest.profile.limits is not None
+        return not self._is_server and (scheduled or self.limit is not None)
 
     @property
     def _is_server(self) -> bool:
@@ -371,10 +372,6 @@ class _Terms:
             max_blocks=effort.max_blocks,
             max_steps=effort.max_steps,
         )
-
-
-def _has_limits(record: RunRecord) -> bool:
-    return record.manifest.profile.limits is not None
 
 
 def _load(facts: Facts, spec: MetricSpec, t: FloatArray) -> FloatArray | None:
