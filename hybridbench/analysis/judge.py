@@ -45,6 +45,7 @@ from hybridbench.analysis.processes import with_processes, worst_memory
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
+from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds
 from hybridbench.analysis.trend.metric_trend import (
     Effort,
     gated_metrics,
@@ -66,7 +67,6 @@ from hybridbench.records.verdict import (
     memory_result,
     precedence,
 )
-from hybridbench.thresholds.check import CheckedThresholds, check_thresholds
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
 # Share of the planned time before which the live view calls no trend a leak (detection.md,

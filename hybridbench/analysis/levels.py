@@ -15,8 +15,8 @@ from hybridbench.analysis.distributions import autocorrelation, t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.foundation.metrics import declared
+from hybridbench.foundation.thresholds import Stat
 from hybridbench.records.verdict import LevelResult
-from hybridbench.thresholds.grammar import Stat
 
 FEWEST_SAMPLES = 8
 CONFIDENCE = 0.95

@@ -13,8 +13,8 @@ from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.cli.environment import of_the_user
 from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.foundation.foreign import SEED_MAX
+from hybridbench.foundation.thresholds import Stat, parse_thresholds
 from hybridbench.foundation.units import parse_duration_s
-from hybridbench.thresholds.grammar import Stat, parse_thresholds
 
 if TYPE_CHECKING:
     from hybridbench.workload.profile import Profile

@@ -11,9 +11,9 @@ from typing import Final
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.compare.sides import Side
+from hybridbench.foundation.thresholds import Stat, parse_thresholds
 from hybridbench.records.manifest import Options
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.thresholds.grammar import Stat, parse_thresholds
 from hybridbench.workload.profile import Profile
 
 BLOCK_S: Final = 15.0

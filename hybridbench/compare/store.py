@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.ratios import CheckedRatio, check_ratios
 from hybridbench.analysis.comparison.records import (
     Block,
     Comparison,
@@ -34,6 +35,7 @@ from hybridbench.foundation.errors import (
     SameEngineError,
     UsageError,
 )
+from hybridbench.foundation.thresholds import parse_threshold
 from hybridbench.records.comparison import (
     COMPARISON_SCHEMA,
     FINISHED,
@@ -48,8 +50,6 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id, remove_unused
 from hybridbench.rundir.lines import LineFile, read_lines, short
 from hybridbench.rundir.reader import read_run
-from hybridbench.thresholds.grammar import parse_threshold
-from hybridbench.thresholds.ratios import CheckedRatio, check_ratios
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from hybridbench.analysis.comparison.ratios import CheckedRatio
 from hybridbench.analysis.comparison.records import (
     Call,
     Change,
@@ -48,12 +49,11 @@ from hybridbench.records.nightly import (
     attempt_finding,
 )
 from hybridbench.records.stored_verdict import read_verdict
+from hybridbench.records.threshold_result import ThresholdOutcome
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
-from hybridbench.thresholds.ratios import CheckedRatio
-from hybridbench.thresholds.result import ThresholdOutcome
 
 # Compared between nightly runs; medians over the judged window.
 _METRICS: Final = (

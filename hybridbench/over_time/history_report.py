@@ -13,6 +13,7 @@ from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A
 from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import Unit, declared
+from hybridbench.foundation.thresholds import Stat
 from hybridbench.foundation.units import format_percent, sparkline
 from hybridbench.over_time.comparer import THROUGHPUT, Point, Series, Tracked, Trend
 from hybridbench.over_time.points import Unread
@@ -41,7 +42,6 @@ from hybridbench.report.quantity import (
     joined,
     phrase,
 )
-from hybridbench.thresholds.grammar import Stat
 
 _SPARKS_MOST: Final = 40
 _ROWS_MOST: Final = 30

@@ -16,10 +16,10 @@ from hybridbench.analysis.findings.engine_reports import ENGINE_PREFIX
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.setting_types import DurationS, Name, Text
+from hybridbench.foundation.thresholds import Stat, parse_threshold
 from hybridbench.over_time.policy import SLOWER
 from hybridbench.records.nightly import Needs, Policy, Waiver, parse_max_rate
 from hybridbench.targets.engines.catalog import named_engine
-from hybridbench.thresholds.grammar import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
 from hybridbench.workload.fields import Objects, Seed
 from hybridbench.workload.settings import SETTINGS

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.thresholds import Stat
 from hybridbench.over_time.comparer import (
     QUANTITIES,
     Point,
@@ -27,7 +28,6 @@ from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs
 from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.thresholds.grammar import Stat
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from hybridbench.foundation.metrics import MEMORY, spec_of
 from hybridbench.records.codec import to_json
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Words
 from hybridbench.records.json_value import JsonValue
-from hybridbench.thresholds.result import ThresholdResult
+from hybridbench.records.threshold_result import ThresholdResult
 
 
 class VerdictKind(StrEnum):
@@ -276,7 +276,7 @@ class LevelResult:
     """
 
     metric: str
-    stat: str  # of ``hybridbench.thresholds.grammar.Stat``
+    stat: str  # of ``hybridbench.foundation.thresholds.Stat``
     unit: str
     value: float
     lower: float | None

@@ -78,6 +78,7 @@ from hybridbench.report.quantity import (
     sure_text,
 )
 from hybridbench.report.serving import serving_table
+from hybridbench.report.threshold_gates import thresholds_table
 from hybridbench.report.timeline import timeline_of
 from hybridbench.report.wording import (
     BADGES,
@@ -99,7 +100,6 @@ from hybridbench.report.wording import (
     since_text,
     window_text,
 )
-from hybridbench.thresholds.gates import thresholds_table
 
 _EVENTS_MAX = 200
 _LATE_S: Final = 10.0

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from hybridbench.analysis.comparison.metrics import MEMORY_AT_REST, PEAK_MEMORY
+from hybridbench.analysis.comparison.ratios import CheckedRatio
 from hybridbench.analysis.comparison.records import (
     Change,
     Comparison,
@@ -22,6 +23,7 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.comparison.words import TOLD, display_name, leak_text, undecided_text
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.manifest import OBSERVED
+from hybridbench.records.threshold_result import ThresholdOutcome
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
@@ -49,6 +51,7 @@ from hybridbench.report.quantity import (
     share_text,
 )
 from hybridbench.report.serving import compared_serving
+from hybridbench.report.threshold_gates import STATE
 from hybridbench.report.wording import (
     BADGES,
     capital,
@@ -57,9 +60,6 @@ from hybridbench.report.wording import (
     without_options,
 )
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.thresholds.gates import STATE
-from hybridbench.thresholds.ratios import CheckedRatio
-from hybridbench.thresholds.result import ThresholdOutcome
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.REGRESSION: ("▲", Tone.BAD),

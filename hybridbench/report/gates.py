@@ -23,6 +23,7 @@ from hybridbench.records.verdict import (
 )
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.quantity import SHARE, Quantity, Text, joined, phrase
+from hybridbench.report.threshold_gates import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import (
     NO_RATE,
     covered,
@@ -31,7 +32,6 @@ from hybridbench.report.wording import (
     metric_label,
     needed_text,
 )
-from hybridbench.thresholds.gates import has_threshold_gate, threshold_gates
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,

@@ -32,6 +32,7 @@ from hybridbench.analysis.trend.reasons import NoNumber
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY, Unit
+from hybridbench.foundation.thresholds import ColumnThreshold, parse_column_threshold
 from hybridbench.foundation.units import format_duration, parse_duration_s
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
@@ -55,7 +56,6 @@ from hybridbench.series.units import (
     meaning_of,
     parse_unit,
 )
-from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
 
 # Preferred counters, best first: finished requests, then requests, then tokens.
 _WORKS = ("finish|success|complet", "(?<![a-z])req|iteration|calls", "token", "")

@@ -20,8 +20,8 @@ from pydantic import (
 
 from hybridbench.foundation.foreign import SEED_MAX
 from hybridbench.foundation.setting_types import Strict, Written, decimal
+from hybridbench.foundation.thresholds import Stat, parse_threshold
 from hybridbench.foundation.units import parse_amount, parse_byte_rate
-from hybridbench.thresholds.grammar import Stat, parse_threshold
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
 from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.thresholds import Stat
 from hybridbench.records.events import Event, Interrupted, Phase, Segment, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
-from hybridbench.thresholds.grammar import Stat
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 from tests.unit.analysis.comparisons import pair
 from tests.unit.analysis.records import Run, checkpoint, manifest

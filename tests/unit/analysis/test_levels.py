@@ -7,7 +7,7 @@ import pytest
 
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.levels import Measured, level, run_levels
-from hybridbench.thresholds.grammar import Stat
+from hybridbench.foundation.thresholds import Stat
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.analysis.traces import ar1
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.thresholds import parse_column_threshold, parse_threshold
 from hybridbench.foundation.units import parse_byte_rate, parse_bytes
 from hybridbench.records.nightly import parse_max_rate
 from hybridbench.series.units import parse_unit
-from hybridbench.thresholds.grammar import parse_column_threshold, parse_threshold
 from hybridbench.workload.fields import PerSecond
 
 MIB = 2.0**20

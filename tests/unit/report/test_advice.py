@@ -9,13 +9,13 @@ import pytest
 
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
+from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
 from hybridbench.records.verdict import (
     MetricResult,
     Verdict,
     VerdictKind,
 )
 from hybridbench.report.advice import next_step
-from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 from tests.unit.made_findings import a_finding, typed_finding
 
 COMMAND = ("hybridbench", "soak", "--duration", "3m")

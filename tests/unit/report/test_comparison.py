@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from hybridbench.analysis.comparison.ratios import check_ratios
 from hybridbench.cli.app import app
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.manifest import OBSERVED, TargetFacts
@@ -21,7 +22,6 @@ from hybridbench.report.comparison import BISECT_OPTIONS, comparison_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import DocumentKind, Table, Tone
 from hybridbench.report.formats import FORMATS
-from hybridbench.thresholds.ratios import check_ratios
 from tests.unit.analysis.comparisons import verdict
 from tests.unit.report.comparisons import MANIFEST, comparison, document, judged
 

@@ -15,6 +15,7 @@ from hybridbench.records.codec import to_json
 from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
+from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
 from hybridbench.records.verdict import (
     Finding,
     Rate,
@@ -22,7 +23,6 @@ from hybridbench.records.verdict import (
     VerdictKind,
     Why,
 )
-from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.made_findings import typed_finding
 

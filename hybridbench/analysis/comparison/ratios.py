@@ -9,9 +9,9 @@ from hybridbench.analysis.comparison.answer import THRESHOLD_MISSED, THRESHOLD_U
 from hybridbench.analysis.comparison.records import ComparisonVerdict, Outcome, SideComparison
 from hybridbench.analysis.findings.words import headline
 from hybridbench.analysis.levels import Measured
-from hybridbench.thresholds.check import gate
-from hybridbench.thresholds.grammar import Stat, Threshold, parse_thresholds
-from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
+from hybridbench.analysis.thresholds import gate
+from hybridbench.foundation.thresholds import Stat, Threshold, parse_thresholds
+from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
 
 
 @dataclass(frozen=True)

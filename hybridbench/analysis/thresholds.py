@@ -16,7 +16,7 @@ from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S, Window
-from hybridbench.analysis.findings.thresholds import ThresholdNotMet
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet, threshold_text
 from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.decay import half_width
@@ -27,8 +27,7 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.foundation.metrics import Kind, Unit
-from hybridbench.records.verdict import DecayResult, Finding, MetricResult, Rate, VerdictKind
-from hybridbench.thresholds.grammar import (
+from hybridbench.foundation.thresholds import (
     EXTREMES,
     GROWTH,
     HOUR,
@@ -37,14 +36,14 @@ from hybridbench.thresholds.grammar import (
     Threshold,
     parse_threshold,
 )
-from hybridbench.thresholds.result import (
+from hybridbench.records.threshold_result import (
     Missing,
     ThresholdOutcome,
     ThresholdResult,
     Unmeasured,
     UnmeasuredCode,
 )
-from hybridbench.thresholds.words import threshold_text
+from hybridbench.records.verdict import DecayResult, Finding, MetricResult, Rate, VerdictKind
 
 # Requests can pile up without a leak.
 _LOAD = ("running_requests", "waiting_requests", "max_running_requests")

@@ -6,18 +6,17 @@ import math
 from typing import Final
 
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.findings.thresholds import ThresholdNotMet
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet, measured_text
 from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.thresholds import Stat
 from hybridbench.records.rates import TIME_UNITS
+from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
 from hybridbench.records.verdict import (
     Finding,
     Verdict,
 )
 from hybridbench.report.document import Gate, GateState, Table
 from hybridbench.report.quantity import Quantity, Text, length
-from hybridbench.thresholds.grammar import Stat
-from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
-from hybridbench.thresholds.words import measured_text
 
 STATE: Final = {
     ThresholdOutcome.MET: GateState.PASSED,

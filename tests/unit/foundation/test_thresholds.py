@@ -6,7 +6,7 @@ import pytest
 
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.foundation.metrics import METRICS, Kind
-from hybridbench.thresholds.grammar import ALIASES, Stat, parse_threshold, parse_thresholds
+from hybridbench.foundation.thresholds import ALIASES, Stat, parse_threshold, parse_thresholds
 
 MIB = 2.0**20
 

@@ -1,4 +1,4 @@
-"""Results of thresholds, as stored in verdict.json; ``words`` puts them into sentences."""
+"""Results of thresholds, as stored in verdict.json."""
 
 from __future__ import annotations
 

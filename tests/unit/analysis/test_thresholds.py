@@ -12,16 +12,16 @@ from msgspec import structs
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.levels import Measured
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.analysis.thresholds import gate
+from hybridbench.foundation.thresholds import parse_threshold
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Verdict, VerdictKind
-from hybridbench.thresholds.check import gate
-from hybridbench.thresholds.grammar import parse_threshold
-from hybridbench.thresholds.result import (
+from hybridbench.records.threshold_result import (
     ThresholdOutcome,
     ThresholdResult,
     Unmeasured,
     UnmeasuredCode,
 )
+from hybridbench.records.verdict import Verdict, VerdictKind
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
 from tests.unit.analysis.resumed import resumed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.analysis.comparison.ratios import check_ratios
 from hybridbench.analysis.comparison.records import (
     Call,
     ComparisonTerms,
@@ -13,7 +14,6 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.thresholds.ratios import check_ratios
 
 THROUGHPUT = "throughput_tokens_per_s"
 

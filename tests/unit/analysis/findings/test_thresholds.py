@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.analysis.findings.thresholds import threshold_text
 from hybridbench.analysis.levels import Measured
+from hybridbench.analysis.thresholds import gate
+from hybridbench.foundation.thresholds import parse_threshold
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.json_value import JsonValue
-from hybridbench.thresholds.check import gate
-from hybridbench.thresholds.grammar import parse_threshold
-from hybridbench.thresholds.result import (
+from hybridbench.records.threshold_result import (
     ThresholdOutcome,
     ThresholdResult,
     Unmeasured,
     UnmeasuredCode,
 )
-from hybridbench.thresholds.words import threshold_text
 
 WORDS: dict[UnmeasuredCode, tuple[dict[str, JsonValue], str]] = {
     UnmeasuredCode.NEEDS_TWO_VERSIONS: (
