@@ -16,7 +16,8 @@ import typer
 from hybridbench.analysis.comparison.compare import compare
 from hybridbench.analysis.comparison.records import ComparisonVerdict
 from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, SliceTime
-from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.compare_options import CompareOptions
+from hybridbench.cli.compare_versions import compared
 from hybridbench.cli.options import CompareUi, Model, ProfileName
 from hybridbench.cli.output import check_place
 from hybridbench.compare.store import read_comparison

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Generic, NoReturn, Protocol, TypeVa
 import typer
 
 from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, Ui
-from hybridbench.cli.compare_options import CompareOptions, compared, settings_of
+from hybridbench.cli.compare_options import CompareOptions
 from hybridbench.cli.compare_servers import compared_servers, settings_of_servers
+from hybridbench.cli.compare_versions import compared, settings_of
 from hybridbench.cli.options import (
     Ballast,
     CompareUi,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.compare_options import CompareOptions
+from hybridbench.cli.compare_versions import compared
 from hybridbench.cli.options import (
     FORMAT_NAMES,
     Ballast,

@@ -18,11 +18,11 @@ from hybridbench.defects.controls.slot_fill_log import DEFECT as SLOT_FILL_LOG
 from hybridbench.defects.controls.state_row_copy import DEFECT as STATE_ROW_COPY
 from hybridbench.defects.controls.sticky_burst import DEFECT as STICKY_BURST
 from hybridbench.defects.defect import Defect
-from hybridbench.defects.described import nearest_defect
 from hybridbench.defects.metal488_stale_resumed_state import DEFECT as STALE_RESUMED_STATE
 from hybridbench.defects.mlxlm1701_state_row_view import DEFECT as STATE_ROW_VIEW
 from hybridbench.defects.mutants import PREFIX as MUTANT
 from hybridbench.defects.mutants import find_mutant
+from hybridbench.defects.names import nearest_defect
 from hybridbench.defects.omi6938_pinned_buffers import DEFECT as PINNED_RECEIVE_BUFFERS
 from hybridbench.defects.pr0508_radix_lock_skip import DEFECT as RADIX_LOCK_SKIP
 from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_PAD

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from hybridbench.defects.names import nearest_defect
 from hybridbench.foundation.errors import UsageError
 from hybridbench.foundation.units import format_duration
-from hybridbench.workload.validation import full_stop, nearest
 
 if TYPE_CHECKING:
     from hybridbench.defects.defect import Defect, Signature
@@ -78,24 +78,6 @@ def described(name: str) -> Description:
         hint = nearest_defect(name, {defect.slug: defect.source for defect in known})
         raise UsageError(f"{name}: no such defect; {hint}", option="explain") from None
     return _described(find_defect(name, "explain"))
-
-
-def nearest_defect(name: str, sources: Mapping[str, str]) -> str:
-    """Return a sentence that suggests defects for an unknown ``name``.
-
-    Args:
-        name: a misspelt slug, or the number of an upstream issue: sglang#25770, #25770, 25770.
-        sources: where the defect of each slug was reported.
-    """
-    where, _, number = name.rpartition("#")
-    reported = [
-        slug
-        for slug, source in sources.items()
-        if source == name or (not where and source.endswith(f"#{number}"))
-    ]
-    if reported:
-        return f"did you mean {' or '.join(reported)}?"
-    return full_stop(nearest(name.partition("@")[0], list(sources), listed_by="list defects"))
 
 
 def _described(defect: Defect) -> Description:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.compare_options import CompareOptions
+from hybridbench.cli.compare_versions import compared
 from hybridbench.cli.options import GcMode
 from hybridbench.foundation.errors import UsageError
 from hybridbench.records.prepared import PreparedTarget
