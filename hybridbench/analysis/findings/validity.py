@@ -203,7 +203,7 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
     kind: ClassVar[str] = "probe-stall"
     meaning: ClassVar[str] = (
         "Samples, heap scans and checkpoint readings stopped the engine loop for a tenth of the "
-        "judged window; draining does not count."
+        "judged window; draining does not count, nor does waiting for a CPU."
     )
 
     share: float
@@ -212,7 +212,7 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
         share = format_percent(self.share)
         return Words(
             f"samples, heap scans and checkpoints stopped the engine for {share} of the judged "
-            "window"
+            "window, waits for a CPU not counted"
         )
 
     def advice(self, found: Finding) -> str:
@@ -391,6 +391,12 @@ def _starved(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding]:
     share = share_of_time(record.series.get("probe_stop_s"), window)
+    # On a busy machine a probe waits for a CPU like any step of the engine.  That is not the
+    # bench's doing, so such time counts neither as a stop nor as part of the window.
+    working = share_of_time(record.series.get("worker_cpu_s"), window)
+    waiting = min(share_of_time(record.series.get("worker_cpu_wait_s"), window), _WAITING_SHARE)
+    if working > 0.0:
+        share *= working / (working + waiting) / (1.0 - waiting)
     if share > _PROBE_SHARE:
         yield invalid(ProbeStall(share=share), "probe")
 

@@ -39,9 +39,16 @@ def kinds(record: RunRecord) -> list[str]:
 
 def with_share(name: str, share: float) -> RunRecord:
     """The counter ``name`` grows by ``share`` seconds per second."""
+    return with_shares(**{name: share})
+
+
+def with_shares(**shares: float) -> RunRecord:
+    """Each named counter grows by its share, in seconds per second."""
     record = record_with_rss()
     t = record.series["rss_bytes"].t_s
-    return with_series(record, Series(name, t, share * t))
+    for name, share in shares.items():
+        record = with_series(record, Series(name, t, share * t))
+    return record
 
 
 def silent_between(record: RunRecord, start_s: float, end_s: float) -> RunRecord:
@@ -93,6 +100,17 @@ def test_time_that_others_took_voids_the_run_when_little_is_left(
 ) -> None:
     assert kinds(with_share(name, harmless)) == []
     assert kinds(with_share(name, void)) == [kind]
+
+
+def test_a_probe_that_waits_for_a_cpu_does_not_stop_the_engine_but_one_that_computes_does() -> None:
+    """The first shares are those of a healthy run beside three others on two processors."""
+    crowded = with_shares(worker_cpu_s=0.10, worker_cpu_wait_s=0.68, probe_stop_s=0.11)
+    slow_probe = with_shares(worker_cpu_s=0.25, worker_cpu_wait_s=0.70, probe_stop_s=0.38)
+    quiet = with_shares(worker_cpu_s=0.60, worker_cpu_wait_s=0.0, probe_stop_s=0.11)
+
+    assert kinds(crowded) == []
+    assert kinds(slow_probe) == ["probe-stall"]
+    assert kinds(quiet) == ["probe-stall"]
 
 
 def test_a_gated_metric_that_was_declared_and_never_came_voids_the_run() -> None:

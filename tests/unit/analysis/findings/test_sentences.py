@@ -1066,7 +1066,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     "stalled by probes": (
         found("probe-stall", {"share": 0.16}),
         Words(
-            "samples, heap scans and checkpoints stopped the engine for 16% of the judged window"
+            "samples, heap scans and checkpoints stopped the engine for 16% of the judged window, "
+            "waits for a CPU not counted"
         ),
     ),
     "a metric that was declared": (
