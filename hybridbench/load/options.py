@@ -26,7 +26,6 @@ _OPENAI: Final = _ASKS | _RESPONSES
 _ALL: Final = _OPENAI | _GENERATE
 # Smaller than every vocabulary.
 _TOKEN_MOST: Final = 127
-_SAMPLING: Final = "sampling_params"
 
 
 @dataclass(frozen=True)
