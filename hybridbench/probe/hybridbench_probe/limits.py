@@ -2,7 +2,8 @@
 
 ``if len(self.held) > 4096: self.held.popitem()`` states a number.  A function that goes through a
 container, reads the clock and removes entries lets them expire; one that removes the oldest under
-some condition limits something else, such as bytes.  A warning about a long queue is no limit.
+some condition limits something else, such as bytes.  ``if len(self.queue) >= 100: raise`` refuses
+what would be too much; a warning about a long queue is no limit.
 """
 
 from __future__ import annotations
@@ -43,12 +44,22 @@ _REPLACES = frozenset({_OPCODES["STORE_ATTR"], _OPCODES["STORE_GLOBAL"]})
 _DELETES = _OPCODES["DELETE_SUBSCR"]
 _SETS = _OPCODES["STORE_SUBSCR"]
 _COMPARES = _OPCODES["COMPARE_OP"]
+_RAISES = _OPCODES["RAISE_VARARGS"]
+# Instructions that skip code unless a condition is true, and those that do not go on to the next.
+_SKIPS_UNLESS = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE"})
+_LEAVES = frozenset(
+    {
+        *("RAISE_VARARGS", "RETURN_VALUE", "RETURN_CONST"),
+        *("JUMP_BACKWARD", "POP_JUMP_BACKWARD_IF_TRUE", "JUMP_ABSOLUTE"),
+    }
+)
 # Bits of an argument below the place of the name, or below that of the comparison.
 _SHIFTS = {
     "LOAD_GLOBAL": int(sys.version_info >= (3, 11)),
     "LOAD_ATTR": int(sys.version_info >= (3, 12)),
 }
 _SHIFT_OF_COMPARISON = 5 if sys.version_info >= (3, 13) else 4 if sys.version_info >= (3, 12) else 0
+_TURNED = str.maketrans("<>", "><")
 _LOADS_LEN = (("LOAD_GLOBAL", _SHIFTS["LOAD_GLOBAL"]), ("LOAD_NAME", 0))
 
 
@@ -127,10 +138,56 @@ def _limits_in(code: types.CodeType) -> Iterator[tuple[str, int | str]]:
         part in name.lower() for name in code.co_names for part in _SHORTENS
     )
     adds = _SETS in opcodes or not _ADDS.isdisjoint(code.co_names)
-    if shortens or adds or not _REPLACES.isdisjoint(opcodes):
-        for name, limit, stops in _comparisons(code):
-            if shortens or (adds and stops) or _is_replaced(code, name):
+    raises = _RAISES in opcodes
+    if shortens or adds or raises or not _REPLACES.isdisjoint(opcodes):
+        for name, limit, at, sign in _comparisons(code):
+            is_below = adds and sign in ("<", "<=")
+            is_above = (adds or raises) and sign in (">", ">=")
+            if (
+                shortens
+                or is_below
+                or (is_above and _is_refused(code, at, name))
+                or _is_replaced(code, name)
+            ):
                 yield name, limit
+
+
+def _is_refused(code: types.CodeType, at: int, name: str) -> bool:
+    """Whether ``code`` adds nothing to ``name`` if the comparison at ``at`` is true.
+
+    An exception refuses also what other code would add.
+    """
+    data = code.co_code
+    end = last = _end_if_true(data, at)
+    kind = "NOP"
+    while kind in _SKIPPED and last > at:
+        last -= 2
+        kind = opcode.opname[data[last]]
+    if kind not in _LEAVES or _RAISES in data[at:end:2]:
+        return kind in _LEAVES
+    is_loaded = False
+    for kind, value in _steps(code, end, len(data)):
+        is_loaded = is_loaded or value == name
+        if is_loaded and (kind == "STORE_SUBSCR" or value in _ADDS):
+            return True
+    return False
+
+
+def _end_if_true(data: bytes, at: int) -> int:
+    """Where the code ends that needs the comparison at ``at`` to be true; 0 if unknown."""
+    kind, extended = "NOP", 0
+    while kind in _SKIPPED:
+        at += 2
+        kind, argument = opcode.opname[data[at]], data[at + 1] | extended
+        extended = argument << 8 if kind == "EXTENDED_ARG" else 0
+    if kind not in _SKIPS_UNLESS:
+        return 0
+    if sys.version_info < (3, 11):
+        return 2 * argument if sys.version_info >= (3, 10) else argument
+    at += 2
+    while opcode.opname[data[at]] == "CACHE":
+        at += 2
+    return at + 2 * argument
 
 
 def _is_replaced(code: types.CodeType, name: str) -> bool:
@@ -173,10 +230,10 @@ def _swept(code: types.CodeType, opcodes: bytes) -> set[str]:
     return {name for name in visited & removed if type(name) is str}
 
 
-def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str, bool]]:
+def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str, int, str]]:
     """The comparisons of a length in ``code``: the variable, and the number or other variable.
 
-    The last value says whether the length has to be the smaller one.
+    Then the offset of each, and its sign as if the length came first.
     """
     data, place = code.co_code, code.co_names.index("len")
     loads = [bytes((_OPCODES[kind], place << shift & 0xFF)) for kind, shift in _LOADS_LEN]
@@ -192,7 +249,7 @@ def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str, bool]]:
             if found is not None:
                 sign = opcode.cmp_op[data[2 * at + 1] >> _SHIFT_OF_COMPARISON]
                 name, limit, is_first = found
-                yield name, limit, sign in (("<", "<=") if is_first else (">", ">="))
+                yield name, limit, 2 * at, sign if is_first else sign.translate(_TURNED)
         at = opcodes.find(_COMPARES, at + 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -92,6 +93,7 @@ class Coded:
 
     def __init__(self, held: int) -> None:
         self.most_kept = 100
+        self.lock = threading.Lock()
         self.popped = dict.fromkeys(range(held))
         self.trimmed = list(range(held))
         self.replaced = list(range(held))
@@ -99,7 +101,12 @@ class Coded:
         self.by_variable = list(range(held))
         self.by_method = list(range(held))
         self.guarded = list(range(held))
+        self.refused = list(range(held))
+        self.turned_away = dict.fromkeys(range(held))
+        self.waited_for = list(range(held))
+        self.skipped = list(range(held))
         self.watched = list(range(held))
+        self.noted = list(range(held))
         self.own = CodedLru(dict.fromkeys(range(held)))
 
     def shorten(self) -> None:
@@ -127,10 +134,45 @@ class Coded:
         if len(self.guarded) < 100:
             self.guarded.append(row)
 
+    def refuse(self) -> None:
+        if self.most_kept and len(self.refused) >= self.most_kept:
+            raise OverflowError
+
+    def turn_away(self, row: int) -> bool:
+        with self.lock:
+            if len(self.turned_away) >= _MOST:
+                return False
+            self.turned_away[row + 1] = None
+        return True
+
+    def wait(self, row: int) -> None:
+        while len(self.waited_for) >= 100:
+            time.sleep(1.0)
+        self.waited_for.append(row)
+
+    def skip(self, rows: list[int]) -> None:
+        for row in rows:
+            if len(self.skipped) >= 100:
+                continue
+            self.skipped.append(row)
+
     def warn(self, row: int) -> bool:
-        """A warning limits nothing."""
+        """A warning limits nothing, and no more does a return after the entry was added."""
         self.watched.append(row)
+        self.noted.append(row)
+        if len(self.noted) >= 100:
+            return True
         return len(self.watched) > 100
+
+    def warn_last(self, row: int) -> None:
+        self.noted.append(row)
+        if len(self.noted) >= 100:
+            self.warn(row)
+
+    def warn_first(self, row: int) -> None:
+        if len(self.watched) >= 100:
+            self.warn(row)
+        self.watched.append(row)
 
 
 class Expiring:
@@ -189,7 +231,7 @@ def test_a_number_in_the_code_that_shortens_a_container_is_perhaps_its_limit(
     places.visit_instance(owner, layout)
 
     limited = {"popped", "trimmed", "replaced", "by_attribute", "by_variable", "by_method"}
-    limited |= {"guarded", "own"}
+    limited |= {"guarded", "own", "refused", "turned_away", "waited_for", "skipped"}
     found = dict(places.found()["limits"])  # type: ignore[call-overload]
     expected = dict.fromkeys((f"{layout.name}.{name}" for name in limited), limits)
     assert found == ({} if limits is None else expected)
