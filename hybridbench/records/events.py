@@ -134,11 +134,15 @@ class BenchFailed(Event, frozen=True):
 
 
 class Crash(Event, frozen=True):
-    """How the worker ended, with the last lines of its stderr."""
+    """How the worker ended, with the last lines of its stderr.
+
+    ``stacks`` says where the threads and coroutines of a watched program waited, by its probes.
+    """
 
     reason: str = "exit"
     detail: str = ""
     stderr_tail: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
 
 
 class EngineLog(Event, frozen=True):

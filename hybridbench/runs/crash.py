@@ -30,7 +30,7 @@ def record_crash(
 
     ``dump_stack`` is for a target that can report where it hangs.
     """
-    if lost.reason == "unreachable":
+    if lost.reason in ("unreachable", "silent"):
         # It is not ours to kill, and may be alive.
         ended = True
         reason, detail = lost.reason, lost.detail
@@ -46,7 +46,7 @@ def record_crash(
         ended = target.kill()
         reason, detail = _explain(status, lost.detail, oom_kills_before)
     detail = f"{detail}, {lost.during}" if lost.during else detail
-    recorder.event(Crash(reason, detail, tuple(target.stderr_tail())))
+    recorder.event(Crash(reason, detail, tuple(target.stderr_tail()), tuple(lost.stacks)))
     if not ended:
         recorder.note(unreaped_text(target.pid))
 

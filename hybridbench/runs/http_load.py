@@ -15,7 +15,7 @@ import msgspec
 
 from hybridbench.foundation.clock import Clock
 from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
-from hybridbench.foundation.latency import LatencyCounts, add_latencies
+from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyCounts, add_latencies
 from hybridbench.foundation.metrics import CLIENT_CONNECTIONS
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.load import (
@@ -43,6 +43,11 @@ _REPORT: Final = msgspec.json.Decoder(LoadReport)
 _END_PATIENCE_S: Final = 5.0
 # A connection attempt takes 10 s to fail, and the client waits at most 5 s before it retries.
 _REFUSED_EVERY_S: Final = 20.0
+# A server hangs if it is silent for this long, and this many times longer than ever before.
+_SILENT_S: Final = 120.0
+_TIMES_LONGEST: Final = 5.0
+# Requests that end without a byte from the server.
+_UNHEARD: Final = ("requests_failed.timeout", "requests_failed.connect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +158,38 @@ class Reach:
         self.lost_for_s = now_s - self._reached_s
 
 
+@dataclass
+class Silence:
+    """How long a server has sent nothing to the requests that wait for it.
+
+    A paused client is waiting for the end of its requests, and does not count.
+    """
+
+    for_s: float = 0.0
+    heard_s: float = 0.0  # when it sent something last
+    _longest_s: float = 0.0
+    _heard: int = -1
+    _seen_s: float = 0.0
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether this is far longer than the server has ever needed."""
+        return self.for_s > max(_SILENT_S, _TIMES_LONGEST * self._longest_s)
+
+    def see(self, report: LoadReport, now_s: float) -> None:
+        """Process a report from the client."""
+        counts = report.counts
+        unheard = counts["requests_aborted"] + sum(counts.get(kind, 0) for kind in _UNHEARD)
+        heard = counts["requests_submitted"] - report.in_flight - unheard
+        tokens = any(report.latencies.get(name) for name in (TTFT, ITL, E2E))
+        if tokens or heard != self._heard:
+            self._longest_s, self.for_s = max(self._longest_s, self.for_s), 0.0
+            self.heard_s = now_s
+        elif report.in_flight and not report.paused:
+            self.for_s += now_s - self._seen_s
+        self._heard, self._seen_s = heard, now_s
+
+
 class HttpLoad:
     """Own the load client from ``start`` to ``stop``.
 
@@ -171,6 +208,7 @@ class HttpLoad:
         self._rests = False
         self._orders = 0  # given so far
         self._reach = Reach()
+        self.silence = Silence()
         self._cpu = (0.0, 0.0)  # CPU time of the client, and when it was reported
         self._cpu_share = 0.0
         self.failure = ""
@@ -311,6 +349,7 @@ class HttpLoad:
             self._cpu_share = (report.cpu_s - before_s) / (now_s - said_s)
         self._cpu = report.cpu_s, now_s
         self._reach.see(report, now_s)
+        self.silence.see(report, now_s)
         self._report = report
         followed = report.orders == self._orders
         self._rests = followed and report.paused and not report.in_flight

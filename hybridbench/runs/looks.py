@@ -50,6 +50,10 @@ class Probes(Protocol):
         """What the process's allocators have handed out."""
         ...
 
+    def stacks(self, pid: int) -> list[str]:
+        """Where the process's threads and coroutines wait."""
+        ...
+
 
 @dataclass(frozen=True)
 class IdlePoint:
@@ -155,6 +159,13 @@ class Looks:
             elif roles:
                 yield f"the heaps of {listed(roles, _ROLES_NAMED)}: {several}"
 
+    def stacks(self, patience_s: float) -> list[str]:
+        """Return where each process waits; a process that does not tell is named, too."""
+        try:
+            return self._thread.submit(self._stacks).result(patience_s)
+        except TimeoutError:
+            return []
+
     def close(self) -> None:
         """Start no more rounds; one in progress ends by its own deadline."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -172,6 +183,15 @@ class Looks:
             del self._known[key]  # for ended processes: there may be thousands in a nightly run
         found = [self.seen(pid) for pid in pids]
         return [process for process in found if process is not None]
+
+    def _stacks(self) -> list[str]:
+        lines = []
+        for process in self._processes():
+            try:
+                lines += [f"{process.role}: {line}" for line in self.probes.stacks(process.pid)]
+            except ProbeError as error:
+                lines.append(f"{process.role}: {error}")
+        return lines
 
     def _idle_looks(self, point: IdlePoint) -> list[tuple[float, Event]]:
         taken: list[tuple[float, ProcessSample, IdleAnswer]] = []

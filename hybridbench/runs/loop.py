@@ -34,15 +34,18 @@ _CLOCK_JUMP_S = 2.0
 class WorkerLostError(Exception):
     """The worker has ended, or must be given up.
 
-    ``reason`` is "exit", "hang" or, for a remote server, "unreachable"; ``during`` is what it was
-    doing, if known.
+    ``reason`` is "exit" or "hang", or "unreachable" or "silent" for a server that is not ours to
+    end; ``during`` is what it was doing, and ``stacks`` where it waited, if known.
     """
 
-    def __init__(self, reason: str, detail: str, during: str = "") -> None:
+    def __init__(
+        self, reason: str, detail: str, during: str = "", stacks: Sequence[str] = ()
+    ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.during = during
+        self.stacks = stacks
 
 
 @dataclass(frozen=True)

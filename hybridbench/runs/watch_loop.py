@@ -16,6 +16,7 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.foundation.metrics import HANDLES, MEMORY
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import (
     PAGE,
     AnswersRepeated,
@@ -50,12 +51,15 @@ _LOOK_PATIENCE_S: Final = 30.0
 _REPEAT_PATIENCE: Final = 2.0
 # A server that has refused connections for this long has ended, whatever its processes look like.
 _UNREACHABLE_S: Final = 60.0
+# A server hangs if requests for its metrics page have timed out for this long.
+_SILENT_S: Final = 120.0
 # The load client gives up a search after three minutes, and waits two for the last request.
 _SEARCH_PATIENCE_S: Final = 330.0
 _ENDED_PATIENCE_S: Final = 15.0
 # The load client reports every second.
 _LAST_REPORT_S: Final = 1.5
 _KINDS_NAMED: Final = 6
+_STACKS_PATIENCE_S: Final = 15.0
 
 
 @dataclass
@@ -438,14 +442,25 @@ class WatchLoop(RunLoop):
 
     def _watch(self, now_s: float) -> None:
         client = self._client
+        page_s = 0.0 if self.scraper is None else self.scraper.silent_for_s()
         if client is None or not client.wanted:
             super()._watch(now_s)
+            if page_s > _SILENT_S:
+                raise self._hang("its metrics page has not answered", now_s - page_s)
         elif self.target.exit_status() is not None:
             raise WorkerLostError("exit", "", self._while_serving(client))
         elif client.unreachable_for_s > _UNREACHABLE_S:
             detail = f"it accepted no connection for {_UNREACHABLE_S:.0f} s"
             reason = "hang" if self.alone else "unreachable"
             raise WorkerLostError(reason, detail, self._while_serving(client))
+        elif client.silence.is_hang:
+            raise self._hang("it has sent nothing to waiting requests", client.silence.heard_s)
+
+    def _hang(self, said: str, since_s: float) -> WorkerLostError:
+        after_s = max(0.0, self.context.recorder.now_s - (self.now_s - since_s))
+        detail = f"{said} since {format_duration(after_s)}"
+        stacks = [] if self.looks is None else self.looks.stacks(_STACKS_PATIENCE_S)
+        return WorkerLostError("hang" if self.alone else "silent", detail, "", stacks)
 
     def _while_serving(self, client: HttpLoad) -> str:
         """Describe the requests that our load client had in flight when the target ended."""

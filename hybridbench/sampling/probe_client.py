@@ -133,6 +133,12 @@ class HeapCensus(msgspec.Struct, frozen=True):
     state: CensusState
 
 
+class _Stacks(msgspec.Struct):
+    """Where the threads and coroutines of a process wait."""
+
+    stacks: list[str]
+
+
 class _Line(msgspec.Struct):
     """One line of any kind of answer."""
 
@@ -283,6 +289,14 @@ class ProbeClient:
         lines = self._ask(pid, {"op": "status"}, _STATUS_S)
         status = _decoded(lines[-1], ProbeStatus)
         return msgspec.structs.replace(status, tracked=self._tracked.get(pid))
+
+    def stacks(self, pid: int) -> list[str]:
+        """Return where the process's threads and coroutines wait, one line for equal stacks.
+
+        Raises:
+            ProbeError: there is no answer; the message says why.
+        """
+        return _decoded(self._ask(pid, {"op": "stacks"}, _STATUS_S)[-1], _Stacks).stacks
 
     def census(
         self, pid: int, *, whole: bool, known: CensusState | None = None, at_rest: bool = False

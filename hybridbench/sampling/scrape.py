@@ -121,6 +121,7 @@ class Scraper:
         self._counters = RisingCounters()
         self._latest: Scrape | None = None
         self._asked_s: float | None = None
+        self._silent_since_s: float | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
         self._thread.start()
@@ -135,6 +136,11 @@ class Scraper:
             return self._failure(f"no answer for {2 * self._patience_s:.0f} s")
         return self._latest
 
+    def silent_for_s(self) -> float:
+        """Return for how many seconds requests have timed out; 0 if no page was ever read."""
+        since_s = self._silent_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def scrape(self) -> Scrape:
         """Request the page now, and wait for the answer."""
         asked_s = time.monotonic()
@@ -142,7 +148,12 @@ class Scraper:
             text, kind = self._page.read()
             found = read_page(text, open_metrics="openmetrics" in kind)
         except (OSError, http.client.HTTPException, NoMetricsError) as error:
+            if not isinstance(error, TimeoutError):
+                self._silent_since_s = None
+            elif self._silent_since_s is None and self._counters.totals:
+                self._silent_since_s = asked_s
             return self._failure(_reason(error))
+        self._silent_since_s = None
         counters = self._counters.after(found.counters)
         if self._counters.taken_in_turn:
             return Scrape(failed=_IN_TURN.format(address=self._page.address), asked_s=asked_s)

@@ -55,6 +55,7 @@ _ENDS: Final[Mapping[str, str]] = {
     "hang": "took no step until the watchdog killed it",
     "oom": "was OOM-killed",
     "unreachable": "could not be reached",
+    "silent": "was given up",
 }
 _WORKER: Final = "the worker"
 
@@ -63,6 +64,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
     """How the worker or the watched program ended, and its last lines on standard error.
 
     Attributes:
+        stacks: where the threads and coroutines of the watched program waited.
         target: name of the watched program; empty for a worker of hybridbench.
         suspects: number of requests in flight at the end that were sent to a replacement worker.
         smallest: descriptions of the smallest set of these that crashed it again.
@@ -77,6 +79,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
     reason: str
     detail: str
     stderr: tuple[str, ...]
+    stacks: tuple[str, ...] = ()
     suspects: int = 0
     smallest: tuple[str, ...] = ()
     file: str = ""
@@ -98,7 +101,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
             said += f" {detail}" if detail.startswith("(") else f": {detail}"
         # The terminal shows three lines of evidence: a traceback's error is its last line.
         last = (f"stderr: {line}" for line in self.stderr[-_SHOWN_LINES:])
-        return Words(said, evidence=(*self._again(), *last))
+        return Words(said, evidence=(*self._again(), *self.stacks, *last))
 
     @property
     def _who(self) -> str:
@@ -124,6 +127,10 @@ class Crashed(Basis, frozen=True, kw_only=True):
             )
         if self.reason == "unreachable":
             return "Check that the server runs and can be reached at the address of --url."
+        if self.stacks:
+            return "Read in the evidence what its threads and coroutines wait for."
+        if self.reason in ("hang", "silent") and self.target:
+            return f"Read where the threads of {self.target} wait (py-spy dump, gdb) next time."
         where = f"Read the last lines of {self._who} in the evidence"
         if not self.stderr and self.target and self.reason == "exit":
             return f"Run {self.target} alone to find out why it ends: it printed no error."
@@ -358,6 +365,7 @@ def crash_findings(record: RunRecord) -> list[Finding]:
         reason=crash.reason,
         detail=crash.detail,
         stderr=tuple(crash.stderr_tail[-_STDERR_LINES:]),
+        stacks=crash.stacks,
         suspects=found.suspects,
         smallest=tuple(request.kind for request in found.smallest),
         file="" if sought is None else sought.file,

@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 
-from . import census, idle, sliced
+from . import census, idle, sliced, stacks
 from .forked import Child, Copied, Forker
 
 _REQUEST_BYTES_MAX = 1 << 16
@@ -293,6 +293,8 @@ class Server:
                 task.answer(idle.status())
             elif operation == "idle":
                 task.answer(idle.look(collect=task.request.get("collect") is True))
+            elif operation == "stacks":
+                task.answer(stacks.waiting())
             else:
                 task.answer({"failed": "the probe does not know this request"})
         except (_LeavingError, MemoryError, OSError):

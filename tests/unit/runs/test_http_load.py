@@ -6,11 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
+from hybridbench.foundation.latency import ITL, LatencyCounts
 from hybridbench.records.load import COUNTED, LoadReport
-from hybridbench.runs.http_load import Reach
+from hybridbench.runs.http_load import Reach, Silence
 
 
-def report(submitted: int, refused: int, in_flight: int = 0) -> LoadReport:
+def report(
+    submitted: int,
+    refused: int,
+    in_flight: int = 0,
+    *,
+    paused: bool = False,
+    latencies: LatencyCounts | None = None,
+) -> LoadReport:
     counts = dict.fromkeys(COUNTED, 0)
     counts |= {"requests_submitted": submitted, "requests_failed.connect": refused}
     return LoadReport(
@@ -18,10 +26,10 @@ def report(submitted: int, refused: int, in_flight: int = 0) -> LoadReport:
         in_flight=in_flight,
         connections=in_flight,
         lost={},
-        latencies={},
+        latencies={name: dict(counts) for name, counts in (latencies or {}).items()},
         cpu_s=0.0,
         private_bytes=0,
-        paused=False,
+        paused=paused,
         orders=1,
     )
 
@@ -46,3 +54,33 @@ def test_a_server_is_lost_while_requests_end_for_want_of_a_connection_alone(
         reach.see(report(*ends), 100.0 + 10.0 * index)
 
     assert reach.lost_for_s == lost_for_s
+
+
+WAITS = report(120, 0, 16)
+ANSWERED = report(121, 0, 16)
+TOKEN = report(120, 0, 16, latencies={ITL: {5: 1}})
+
+
+@pytest.mark.parametrize(
+    ("later", "for_s", "is_hang"),
+    [
+        ([WAITS] * 13, 130.0, True),
+        # Slow servers: one sends a token, one answers, one has been silent for as long before.
+        ([*[WAITS] * 6, TOKEN, *[WAITS] * 6], 60.0, False),
+        ([*[WAITS] * 6, ANSWERED, *[ANSWERED] * 6], 60.0, False),
+        ([*[WAITS] * 6, TOKEN, *[WAITS] * 20], 200.0, False),
+        # Nothing waits, or the client has paused.
+        ([report(136, 0)] * 13, 0.0, False),
+        ([report(120, 0, 16, paused=True)] * 13, 0.0, False),
+        # Requests that the client gave up, and new ones in their place.
+        ([*[WAITS] * 6, report(124, 4, 16), *[report(124, 4, 16)] * 6], 130.0, True),
+    ],
+)
+def test_a_server_hangs_that_is_silent_far_longer_than_ever_before(
+    later: Sequence[LoadReport], for_s: float, is_hang: bool
+) -> None:
+    silence = Silence()
+    for index, one in enumerate([WAITS, *later]):
+        silence.see(one, 100.0 + 10.0 * index)
+
+    assert (silence.for_s, silence.is_hang) == (for_s, is_hang)

@@ -73,6 +73,7 @@ class Server:
     served: float = 0.0
     rests_after_s: float = 0.0  # how long after a pause a request still runs
     paused_s: float = -1e9
+    page_silent_s: float = 0.0
     failure: str = ""
     error: ProbeError | None = None
     others: Sequence[int] = ()  # processes without a probe
@@ -129,6 +130,9 @@ class Server:
         asked_s = self.clock.monotonic_s()
         return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, asked_s=asked_s)
 
+    def silent_for_s(self) -> float:
+        return self.page_silent_s
+
     # The probe.
 
     def pids(self) -> list[int]:
@@ -163,6 +167,10 @@ class Server:
     def budget(self, pid: int) -> Budget:
         assert pid == PID
         return self.account
+
+    def stacks(self, pid: int) -> list[str]:
+        assert pid == PID
+        return ["main thread: acquire (server.py:7)"]
 
     def idle_look(self, pid: int) -> IdleAnswer:
         blocks = 1000 + 3 * int(self.requests)
@@ -532,6 +540,24 @@ def test_a_port_whose_first_answer_takes_a_minute_is_waited_for() -> None:
 
     with pytest.raises(WorkerLostError, match="within 15m"):
         run.steps.run()
+
+
+@pytest.mark.parametrize(("alone", "reason"), [(True, "hang"), (False, "silent")])
+def test_a_server_whose_page_has_not_answered_for_two_minutes_hangs(
+    alone: bool, reason: str
+) -> None:
+    run = watched()
+    run.loop.alone = alone
+    run.loop.resume()
+    run.loop.turn(run.clock.monotonic_s() + 10.0)
+    run.clock.sleep(100.0)
+    run.server.page_silent_s = 130.0
+
+    with pytest.raises(WorkerLostError, match="has not answered since ") as lost:
+        run.loop.turn(run.clock.monotonic_s() + 1.0)
+
+    assert lost.value.reason == reason
+    assert lost.value.stacks == ["server: main thread: acquire (server.py:7)"]
 
 
 def test_a_run_that_is_interrupted_before_the_target_serves_says_so() -> None:

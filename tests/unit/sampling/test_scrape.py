@@ -458,6 +458,25 @@ def test_a_server_that_is_gone_leaves_the_counters_where_they_were() -> None:
     assert "Connection refused" in gone.failed
 
 
+def test_a_server_is_silent_from_the_first_request_that_times_out_after_an_answer() -> None:
+    answers = iter([hangs, sends(LLAMA), hangs, hangs, sends(LLAMA)])
+
+    def answer(connection: socket.socket) -> None:
+        next(answers)(connection)
+
+    with serving(answer) as url:
+        scraper = Scraper(url, every_s=3600.0, patience_s=0.3)
+        silent = [scraper.silent_for_s()]
+        for _ in range(4):
+            scraper.scrape()
+            silent.append(scraper.silent_for_s())
+        scraper.close()
+
+    # The scraper's own thread has sent the first request.
+    assert [for_s > 0 for for_s in silent] == [False, False, True, True, False]
+    assert silent[3] > silent[2]
+
+
 def test_an_end_does_not_wait_for_a_server_that_hangs() -> None:
     asked = threading.Event()
 

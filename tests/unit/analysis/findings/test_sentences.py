@@ -804,6 +804,22 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words("vllm was killed by SIGKILL after 1m15s, with 2 requests in flight: 2 long"),
     ),
+    "a watched program that hangs": (
+        found(
+            "crash",
+            {
+                "reason": "hang",
+                "detail": "it has sent nothing to waiting requests since 31s",
+                "stderr": ["a"],
+                "stacks": ["vllm: main thread: acquire (server.py:7)"],
+                "target": "vllm",
+            },
+        ),
+        Words(
+            "vllm was killed after 1m15s: it has sent nothing to waiting requests since 31s",
+            evidence=("vllm: main thread: acquire (server.py:7)", "stderr: a"),
+        ),
+    ),
     "an address where nothing listens": (
         found(
             "crash",
