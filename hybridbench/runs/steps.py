@@ -25,6 +25,7 @@ from hybridbench.targets.target import Control, Pending
 _WARMUP_SHARE_MAX = 0.4
 _GOODBYE_PATIENCE_S = 10.0
 _SCAN_PATIENCE_S = 30.0
+_LOOK_PATIENCE_S = 120.0
 _RECLAIM_PATIENCE_S = 20.0
 _FLUSH_PATIENCE_S = 10.0
 _SECOND_DRAIN_S = 5.0
@@ -86,9 +87,9 @@ class SoakSteps:
         else:
             self.warm_up()
             self.run_steadily()
-        self.extend()
-        self.drain()
-        self.last_checkpoint()
+        self.end_traffic()
+        if self.extension is not None:
+            self.extend(self.extension)
         self.reclaim()
         self.record_allocations()
         self.stop()
@@ -117,15 +118,43 @@ class SoakSteps:
         self._checkpoint_due_s = self.loop.now_s + self.plan.cadence.checkpoint_every_s
         self._serve(self._end_s)
 
-    def extend(self) -> None:
-        """Continue beyond the planned end until the verdict is decided."""
-        extension = self.extension
-        if extension is None or self._is_over():
-            return
+    def extend(self, extension: Extension) -> None:
+        """Continue beyond the planned end until the verdict is decided.
+
+        Only an analysis without traffic ends the run: the verdict will be that of the same data.
+        """
+        end_s = self._end_s + extension.limit_s
         try:
-            self._serve(self._end_s + extension.limit_s, extension.over)
+            while self._is_undecided(extension, end_s):
+                self._resume()
+                self._serve(end_s, extension.over)
+                self.end_traffic()
         finally:
             extension.end()
+
+    def _is_undecided(self, extension: Extension, end_s: float) -> bool:
+        """Whether the run may go on until ``end_s``, and what it has stored is undecided."""
+        if self._is_over() or self.loop.now_s >= end_s:
+            return False
+        extension.ask()
+        self.loop.wait_for(lambda: extension.has_answer or self.loop.interrupted, _LOOK_PATIENCE_S)
+        if self.loop.interrupted:
+            self._say_interrupted()
+        return not (extension.settled or self._is_over())
+
+    def _resume(self) -> None:
+        """Let the traffic continue after a pause."""
+        control = self.loop.control
+        if control is not None:
+            control.resume()
+            control.heap_scans_wanted = True
+            self._recorder.enter("resume")
+        self._recorder.enter(self.serving)
+
+    def end_traffic(self) -> None:
+        """Let the last requests finish, and probe the idle engine once more."""
+        self.drain()
+        self.last_checkpoint()
 
     @property
     def serving(self) -> str:
@@ -162,10 +191,7 @@ class SoakSteps:
             self._rest(control, audit=False)
             if self.diagnosis is not None:
                 self.diagnosis.take_baseline()
-        control.resume()
-        control.heap_scans_wanted = True
-        self._recorder.enter("resume")
-        self._recorder.enter(self.serving)
+        self._resume()
 
     def checkpoint_at_rest(self) -> None:
         """Drain, settle, probe, and wait for the answer, if it became idle.

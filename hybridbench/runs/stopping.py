@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from hybridbench.analysis.headline import full_headline
-from hybridbench.analysis.stopping import Look, decide, settled
+from hybridbench.analysis.stopping import Look, StopReason, decide, settled
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
 from hybridbench.records.verdict import Verdict, VerdictKind
@@ -198,33 +198,59 @@ class Extension:
     def __post_init__(self) -> None:
         self._verdicts = InterimVerdicts(self.judge, _EXTENDED_LOOKS_KEPT)
         self._next_s = 0.0
-        self._extended = self._settled = False
+        self._extended = False
+        self._reason: StopReason | None = None
+        self._failed = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the run may end, by the last verdict."""
+        return self._failed or self._reason is not None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the verdict that ``ask`` requested has arrived, or will not."""
+        self._collect()
+        return self.settled or not self.judge.busy
+
+    def ask(self) -> None:
+        """Request a verdict on what is stored now, instead of one that is in progress."""
+        self.judge.close()
+        self._reason = None
+        if not self._failed:
+            self._start()
 
     def over(self) -> bool:
-        """Return whether the run may end now; the first call requests the first verdict."""
-        if self._verdicts.collect():
-            self._learn()
-        elif self._verdicts.failures >= _FAILURES_MAX:
-            # A machine that cannot start a process must not prolong the run for nothing.
-            self._settled = True
-        now_s = self.recorder.now_s
-        if not self._settled and not self.judge.busy and now_s >= self._next_s:
-            self._next_s = now_s + _EXTENDED_LOOK_EVERY_S
-            self._verdicts.start(now_s)
-        return self._settled
+        """Return whether the run may end now; request a verdict if one is due."""
+        self._collect()
+        if not self.settled and not self.judge.busy and self.recorder.now_s >= self._next_s:
+            self._start()
+        return self.settled
 
     def end(self) -> None:
         """Finish after the traffic has ended, settled or not; leave no process behind."""
         self.judge.close()
-        if self._extended:
-            self.recorder.event(ExtensionEnded(self._settled))
+        if not self._extended:
+            return
+        if self._reason is not None:
+            self.view.note(f"decided, ending: {self._reason.sentence}")
+        self.recorder.event(ExtensionEnded(self.settled))
+
+    def _start(self) -> None:
+        now_s = self.recorder.now_s
+        self._next_s = now_s + _EXTENDED_LOOK_EVERY_S
+        self._verdicts.start(now_s)
+
+    def _collect(self) -> None:
+        if self._verdicts.collect():
+            self._learn()
+        elif self._verdicts.failures >= _FAILURES_MAX:
+            # A machine that cannot start a process must not prolong the run for nothing.
+            self._failed = True
 
     def _learn(self) -> None:
-        reason = settled(self._verdicts.seen)
-        self._settled = reason is not None
-        if reason is not None and self._extended:
-            self.view.note(f"decided, ending: {reason.sentence}")
-        if self._settled or self._extended:
+        self._reason = settled(self._verdicts.seen)
+        if self._reason is not None or self._extended:
             return
         self._extended = True
         verdict = self._verdicts.seen[-1].verdict

@@ -57,14 +57,18 @@ def _suspended() -> Iterator[list[tuple[types.CodeType, int]]]:
     awaited = {id(_awaits(one)) for one in found}
     for one in found:
         chain: list[tuple[types.CodeType, int]] = []
-        # The stack of its thread has one that is executed; ``ag_running`` says less than that.
-        is_executed = type(one) is types.CoroutineType and one.cr_running
-        inner: object = None if id(one) in awaited or is_executed else one
+        inner: object = None if id(one) in awaited or _is_executed(one) else one
         while type(inner) in kinds and len(chain) < _DEPTH_MAX:
             chain[:0] = list(_callers(_frame_of(inner)))
             inner = _awaits(inner)
         if chain:
             yield chain
+
+
+def _is_executed(one: object) -> bool:
+    """Whether the stack of a thread has it."""
+    frame = _frame_of(one)
+    return frame is not None and frame.f_back is not None
 
 
 def _frame_of(one: object) -> types.FrameType | None:

@@ -147,7 +147,7 @@ class Coded:
 
     def wait(self, row: int) -> None:
         while len(self.waited_for) >= 100:
-            time.sleep(1.0)
+            self.lock.acquire(timeout=1.0)
         self.waited_for.append(row)
 
     def skip(self, rows: list[int]) -> None:

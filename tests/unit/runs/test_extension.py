@@ -93,6 +93,15 @@ def test_an_open_run_goes_on_until_two_looks_agree_that_it_is_clean() -> None:
     assert soak.loop.status.duration_s == 700.0
 
 
+def test_a_run_goes_on_if_it_is_undecided_once_its_traffic_has_ended() -> None:
+    soak, _ = run(OPEN, CLEAN, CLEAN, CLEAN, OPEN, CLEAN)
+
+    # Analyses under traffic agree at 190 s; the one without traffic does not.
+    assert traffic_s(soak) == pytest.approx(280.0, abs=10.0)
+    assert [event.settled for event in soak.sink.all_events(ExtensionEnded)] == [True]
+    assert len(soak.sink.all_events(Extended)) == 1
+
+
 def test_an_open_run_ends_at_its_limit_and_says_that_it_is_not_settled() -> None:
     soak, looks = run(OPEN, limit_s=150.0)
 
