@@ -85,6 +85,7 @@ class _Restart:
     from_s: float
     to_s: float
     who: str = ""
+    has_crashed: bool = False
 
 
 @dataclass
@@ -95,6 +96,15 @@ class _Group:
     end_s: float
     at_s: list[float]
     who: list[str]
+    has_crashed: bool
+
+    def explains(self, failed: float, usual_per_s: float) -> bool:
+        """Whether ``failed`` requests are many enough for crashes.
+
+        Of workers that are replaced all the time and end with code 0, some may lose a request.
+        """
+        fewest = 0 if self.has_crashed else len(self.at_s)
+        return failed > _MORE * usual_per_s * self.length_s and failed >= fewest
 
     @property
     def length_s(self) -> float:
@@ -107,9 +117,7 @@ def restart_findings(record: RunRecord) -> list[Finding]:
         return []
     apart = _apart(_replaced(record) or _counted_anew(record))
     usual_per_s = _usual_per_s(record, apart)
-    broke = [
-        group for group in apart if _failed(record, group) > _MORE * usual_per_s * group.length_s
-    ]
+    broke = [group for group in apart if group.explains(_failed(record, group), usual_per_s)]
     if not broke:
         return []
     at_s = [at_s for group in broke for at_s in group.at_s]
@@ -139,9 +147,16 @@ def _replaced(record: RunRecord) -> list[_Restart]:
             before = ended.pop(text, None)
             if text in started:
                 from_s = event.t_s if before is None else before.t_s
-                found.append(_Restart(from_s, event.t_s, f"{whose(text)} {_how(before)}"))
+                how = f"{whose(text)} {_how(before)}"
+                found.append(_Restart(from_s, event.t_s, how, _has_crashed(before)))
             started.add(text)
     return found
+
+
+def _has_crashed(ended: ProcessEnded | None) -> bool:
+    # A master ends the workers that it replaces with SIGTERM.
+    signals = (0, None, signal.SIGTERM)
+    return ended is not None and (bool(ended.code) or ended.signal not in signals)
 
 
 def _how(ended: ProcessEnded | None) -> str:
@@ -175,11 +190,12 @@ def _apart(restarts: Iterable[_Restart]) -> list[_Group]:
     for one in sorted(restarts, key=lambda one: (one.from_s, one.to_s)):
         start_s, end_s = one.from_s - _AROUND_S, one.to_s + _AROUND_S
         if not groups or start_s > groups[-1].end_s:
-            groups.append(_Group(start_s, end_s, [one.from_s], [one.who]))
+            groups.append(_Group(start_s, end_s, [one.from_s], [one.who], one.has_crashed))
             continue
         group = groups[-1]
         group.end_s = max(group.end_s, end_s)
         group.who.append(one.who)
+        group.has_crashed |= one.has_crashed
         if one.from_s - group.at_s[-1] > _TOGETHER_S:
             group.at_s.append(one.from_s)
     return groups
@@ -189,7 +205,7 @@ def _usual_per_s(record: RunRecord, groups: Sequence[_Group]) -> float:
     """Return the rate of such failures outside ``groups``, in requests per second."""
     first_s, last_s = record.span_s
     rest_s = last_s - first_s - sum(group.length_s for group in groups)
-    rest = _failed(record, _Group(first_s, last_s, [], []))
+    rest = _failed(record, _Group(first_s, last_s, [], [], has_crashed=False))
     rest -= sum(_failed(record, group) for group in groups)
     return rest / rest_s if rest_s > 0 else 0.0
 

@@ -76,6 +76,23 @@ def test_a_restart_without_lost_requests_is_not_reported() -> None:
     )
 
 
+@pytest.mark.parametrize(("signal", "found"), [(0, 0), (9, 1)])
+def test_of_workers_that_are_replaced_all_the_time_one_may_lose_a_request(
+    signal: int, found: int
+) -> None:
+    replaced = [
+        event
+        for at_s in np.arange(10.0, 235.0, 5.0)
+        for event in (
+            ProcessEnded("api", 7, code=0, signal=signal * (at_s == 100.0), t_s=at_s),
+            ProcessStarted("api", 7, t_s=at_s + 1),
+        )
+    ]
+    record = with_events(restarted(RUN, failed=1.0), ProcessStarted("api", 7), *replaced)
+
+    assert len(restart_findings(record)) == found
+
+
 def test_a_page_that_shows_another_worker_each_time_shows_no_restart() -> None:
     record = restarted(RUN)
     served = record.series["scraped.requests_total"]
