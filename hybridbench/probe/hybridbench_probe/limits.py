@@ -1,9 +1,9 @@
 """Find what limits containers in the program's code: a number of entries, or an expiry.
 
-``if len(self.held) > 4096: self.held.popitem()`` states a number.  A function that goes through a
-container, reads the clock and removes entries lets them expire; one that removes the oldest under
-some condition limits something else, such as bytes.  ``if len(self.queue) >= 100: raise`` refuses
-what would be too much; a warning about a long queue is no limit.
+``if len(self.held) > 4096: self.held.popitem()`` states a number, and so does a refusal such as
+``if len(self.queue) >= 100: raise``; a warning about a long queue is no limit.  A function that
+reads a clock and goes through a container, removes entries or keeps only some, or empties it, lets
+them expire; one that removes the oldest under some condition limits something else, such as bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import opcode
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from . import raw
 
@@ -23,7 +24,7 @@ _SHORTENS = (
     *("pop", "clear", "remove", "delete", "discard", "evict", "expire", "trim", "prune"),
     *("purge", "shrink", "drop", "truncate", "reset", "flush"),
 )
-_REMOVES = frozenset({"pop", "popitem", "popleft", "remove", "discard"})
+_REMOVES = frozenset({"pop", "popitem", "popleft", "remove", "discard", "clear", "heappop"})
 _ADDS = frozenset({"append", "appendleft", "add", "setdefault", "put", "insert", "extend"})
 # Names of clocks, and of what an age is compared with.
 _CLOCKS = frozenset(
@@ -35,6 +36,9 @@ _CLOCKS = frozenset(
 _FIRSTS = frozenset({"popitem", "next"})
 _VIEWS = frozenset({"items", "keys", "values", "copy"})
 _COPIES = frozenset({"list", "tuple", "sorted", "set", "dict", "iter"})
+_CALLED = _COPIES | {"heappop"}
+_NEW = frozenset({"BUILD_LIST", "BUILD_MAP"})
+_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
 # Code units before a comparison that may load both of its sides.
 _BEFORE = 48
 _CALLS = frozenset({"CALL", "CALL_FUNCTION"})
@@ -202,32 +206,95 @@ def _is_replaced(code: types.CodeType, name: str) -> bool:
 def _swept(code: types.CodeType, opcodes: bytes) -> set[str]:
     """The variables from whose containers ``code`` removes old entries.
 
-    Either it goes through them and reads a clock, or it takes the first under a condition.
+    Either it reads a clock, and goes through them, looks at their first entry or empties them; or
+    it takes the first entry under a condition.
     """
-    if _DELETES not in opcodes and _REMOVES.isdisjoint(code.co_names):
-        return set()
     is_timed = not _CLOCKS.isdisjoint((*code.co_names, *code.co_varnames))
-    if not is_timed and (_COMPARES not in opcodes or _FIRSTS.isdisjoint(code.co_names)):
+    has_condition = _COMPARES in opcodes and code.co_name != "__init__"
+    takes_first = has_condition and not _FIRSTS.isdisjoint(code.co_names)
+    removes = _DELETES in opcodes or not _REMOVES.isdisjoint(code.co_names)
+    replaces = is_timed and not _REPLACES.isdisjoint(opcodes)
+    if not (is_timed or takes_first) or not (removes or replaces):
         return set()
+    replaces = replaces and _filters_by_age(code)
     visited: set[object] = set()
     removed: set[object] = set()
-    # The function that is about to be called, and the two values loaded last.
+    for step in _in_context(code):
+        visited.add(_visited(step, is_timed=is_timed))
+        removed.add(_removed(step, replaces=replaces))
+        if is_timed and has_condition:
+            emptied = _emptied(step)
+            visited.add(emptied)
+            removed.add(emptied)
+    return {name for name in visited & removed if type(name) is str}
+
+
+class _Step(NamedTuple):
+    """An instruction, and what came before it."""
+
+    kind: str
+    value: object
+    # The two values loaded last, the function that is called, and whether a new container is empty.
+    before: object
+    last: object
+    given_to: object
+    is_empty: bool
+
+
+def _in_context(code: types.CodeType) -> Iterator[_Step]:
     called: object = None
     before: object = None
     last: object = None
+    is_empty = False
     for kind, value in _steps(code, 0, len(code.co_code)):
-        copied = called if kind in _CALLS else None
-        is_each = value in _VIEWS or copied is not None or kind == "GET_ITER"
-        if (is_timed and is_each) or value == "popitem" or copied == "iter":
-            visited.add(last)
-        if value in _REMOVES:
-            removed.add(last)
-        elif kind == "DELETE_SUBSCR":
-            removed.add(before)
-        if value is None or value in _COPIES:
-            called = value
-        before, last = last, value
-    return {name for name in visited & removed if type(name) is str}
+        yield _Step(kind, value, before, last, called if kind in _CALLS else None, is_empty)
+        is_empty = kind in _NEW or (is_empty and kind in ("LOAD_FAST", "LOAD_FAST_BORROW"))
+        if kind not in _STORES:
+            called = value if value is None or value in _CALLED else called
+            before, last = last, value
+
+
+def _visited(step: _Step, *, is_timed: bool) -> object:
+    """The variable at whose entries the code looks in this step; None if at none."""
+    if step.value == "popitem" or step.given_to == "iter":
+        return step.last
+    if not is_timed:
+        return None
+    if step.kind == "BINARY_SUBSCR" and step.last == 0:
+        return step.before
+    is_each = step.value in _VIEWS or step.given_to in _COPIES or step.kind == "GET_ITER"
+    return step.last if is_each else None
+
+
+def _removed(step: _Step, *, replaces: bool) -> object:
+    """The variable whose entries are removed in this step; None if none are."""
+    if step.value in _REMOVES or step.given_to == "heappop":
+        return step.last
+    if step.kind == "DELETE_SUBSCR":
+        return step.before
+    return step.value if replaces and step.kind in _STORES else None
+
+
+def _emptied(step: _Step) -> object:
+    """The variable whose container is emptied in this step, or replaced by a new one."""
+    if step.value == "clear":
+        return step.last
+    return step.value if step.is_empty and step.kind in _STORES else None
+
+
+def _filters_by_age(code: types.CodeType) -> bool:
+    """Whether ``code`` compares something, in its comprehensions if it has any of its own code.
+
+    There, an age is compared with a variable of the function, or with a clock.
+    """
+    inner = [one for one in code.co_consts if type(one) is types.CodeType]
+    if not inner:
+        return _COMPARES in code.co_code[::2]
+    return any(
+        _COMPARES in one.co_code[::2]
+        and (one.co_freevars or not _CLOCKS.isdisjoint((*one.co_names, *one.co_varnames)))
+        for one in inner
+    )
 
 
 def _comparisons(code: types.CodeType) -> Iterator[tuple[str, int | str, int, str]]:
@@ -266,7 +333,7 @@ def _compared_at_end(steps: Iterable[tuple[str, object]]) -> tuple[str, int | st
     for kind, value in steps:
         if kind in ("LOAD_GLOBAL", "LOAD_NAME") and value == "len":
             before, measured, loaded, is_measuring = loaded, None, None, True
-        elif value is not None:
+        elif value is not None and kind not in _STORES:
             loaded = value
         elif kind in _CALLS and is_measuring:
             measured, loaded, is_measuring = loaded, None, False
@@ -293,6 +360,8 @@ def _steps(code: types.CodeType, start: int, end: int) -> Iterator[tuple[str, ob
         "LOAD_NAME": code.co_names,
         "LOAD_ATTR": code.co_names,
         "LOAD_METHOD": code.co_names,
+        "STORE_ATTR": code.co_names,
+        "STORE_GLOBAL": code.co_names,
         "LOAD_SMALL_INT": range(256),
     }
     data = code.co_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import sys
 import threading
 import time
@@ -186,6 +187,32 @@ class Expiring:
         self.queue = deque(range(held))
         self.in_flight = dict.fromkeys(range(held), 0.0)
         self.tasks = dict.fromkeys(range(held))
+        self.rebuilt = dict.fromkeys(range(held), 0.0)
+        self.window = deque(float(n) for n in range(held))
+        self.due = [(float(n), n) for n in range(held)]
+        self.cleared = dict.fromkeys(range(held))
+        self.renewed = list(range(held))
+        self.running = list(range(held))
+        self.last = 0.0
+
+    def rebuild(self) -> None:
+        now = time.monotonic()
+        self.rebuilt = {key: at for key, at in self.rebuilt.items() if now - at < 60.0}
+        while self.window and now - self.window[0] > 60.0:
+            self.window.popleft()
+        while self.due and self.due[0][0] < now:
+            heapq.heappop(self.due)
+
+    def renew(self) -> None:
+        if time.monotonic() - self.last > 60.0:
+            self.last = time.monotonic()
+            self.cleared.clear()
+            self.renewed = []
+
+    def schedule(self) -> float:
+        """A request that does not end stays, however old."""
+        self.running = [request for request in self.running if request]
+        return time.monotonic()
 
     def expire(self, now: float) -> None:
         for key in [key for key, at in self.by_age.items() if now - at > 60.0]:
@@ -246,7 +273,7 @@ def test_code_that_removes_old_entries_limits_a_container_without_a_number() -> 
 
     places.visit_instance(Expiring(7), layout)
 
-    names = ("by_age", "oldest_first", "by_bytes")
+    names = ("by_age", "oldest_first", "by_bytes", "rebuilt", "window", "due", "cleared", "renewed")
     assert places.found()["limits"] == {f"{layout.name}.{name}": NOT_A_NUMBER for name in names}
 
 
