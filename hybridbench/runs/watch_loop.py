@@ -53,6 +53,9 @@ _REPEAT_PATIENCE: Final = 2.0
 _UNREACHABLE_S: Final = 60.0
 # A server hangs if requests for its metrics page have timed out for this long.
 _SILENT_S: Final = 120.0
+# A silent server whose processes compute may be busy with a long prompt, and one whose processes
+# are not seen may compute: it hangs if it is silent for this long.
+_BUSY_SILENT_S: Final = 600.0
 # The load client gives up a search after three minutes, and waits two for the last request.
 _SEARCH_PATIENCE_S: Final = 330.0
 _ENDED_PATIENCE_S: Final = 15.0
@@ -424,8 +427,7 @@ class WatchLoop(RunLoop):
 
     def _probe(self, now_s: float) -> None:
         self.sign.look(now_s, list(self.seen))
-        if self._client is not None:
-            self._work.look(now_s, list(self.seen))
+        self._work.look(now_s, list(self.seen))
         if self.load is not None:
             self.load.tend()
         if self.samples_wanted and self.sampler.begin():
@@ -445,7 +447,7 @@ class WatchLoop(RunLoop):
         page_s = 0.0 if self.scraper is None else self.scraper.silent_for_s()
         if client is None or not client.wanted:
             super()._watch(now_s)
-            if page_s > _SILENT_S:
+            if page_s > _SILENT_S and self._stands_still(page_s):
                 raise self._hang("its metrics page has not answered", now_s - page_s)
         elif self.target.exit_status() is not None:
             raise WorkerLostError("exit", "", self._while_serving(client))
@@ -453,8 +455,13 @@ class WatchLoop(RunLoop):
             detail = f"it accepted no connection for {_UNREACHABLE_S:.0f} s"
             reason = "hang" if self.alone else "unreachable"
             raise WorkerLostError(reason, detail, self._while_serving(client))
-        elif client.silence.is_hang:
+        elif client.silence.is_hang and self._stands_still(client.silence.for_s):
             raise self._hang("it has sent nothing to waiting requests", client.silence.heard_s)
+
+    def _stands_still(self, silent_s: float) -> bool:
+        """Whether a silent server does nothing, or has been silent for longer than work takes."""
+        idle = bool(self.seen) and self._work.idle_for_s() >= _LEFT_FOR_S
+        return idle or silent_s > _BUSY_SILENT_S
 
     def _hang(self, said: str, since_s: float) -> WorkerLostError:
         after_s = max(0.0, self.context.recorder.now_s - (self.now_s - since_s))

@@ -25,6 +25,7 @@ from hybridbench.records.events import (
     WorkloadFailed,
 )
 from hybridbench.records.processes import ProcessSample
+from hybridbench.runs import watch_loop
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.looks import Looks
@@ -542,19 +543,32 @@ def test_a_port_whose_first_answer_takes_a_minute_is_waited_for() -> None:
         run.steps.run()
 
 
-@pytest.mark.parametrize(("alone", "reason"), [(True, "hang"), (False, "silent")])
-def test_a_server_whose_page_has_not_answered_for_two_minutes_hangs(
-    alone: bool, reason: str
+@pytest.mark.parametrize(
+    ("alone", "computes", "silent_s", "reason"),
+    [
+        (True, False, 130.0, "hang"),
+        (False, False, 130.0, "silent"),
+        (True, True, 130.0, ""),  # a long prompt
+        (True, True, 610.0, "hang"),
+    ],
+)
+def test_a_server_whose_page_has_not_answered_for_two_minutes_hangs_unless_it_computes(
+    alone: bool, computes: bool, silent_s: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = watched()
+    monkeypatch.setattr(
+        watch_loop, "read_cpu_s", lambda _: run.clock.monotonic_s() if computes else 7.0
+    )
     run.loop.alone = alone
     run.loop.resume()
     run.loop.turn(run.clock.monotonic_s() + 10.0)
-    run.clock.sleep(100.0)
-    run.server.page_silent_s = 130.0
-
+    run.clock.sleep(600.0)
+    run.server.page_silent_s = silent_s
+    if not reason:
+        assert not run.loop.wait_for(lambda: False, 20.0)
+        return
     with pytest.raises(WorkerLostError, match="has not answered since ") as lost:
-        run.loop.turn(run.clock.monotonic_s() + 1.0)
+        run.loop.wait_for(lambda: False, 20.0)
 
     assert lost.value.reason == reason
     assert lost.value.stacks == ["server: main thread: acquire (server.py:7)"]
