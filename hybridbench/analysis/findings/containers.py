@@ -8,6 +8,7 @@ same way, and it grows by a whole number per event or was longer at each of seve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +32,8 @@ _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
 _FEWEST_SAMPLES = 24
 _FEWEST_IDLE = 4
-_FILLS = 0.02  # gain of a cache between idle points, as a share, above which it is not full
+_FILLS = 0.01  # gain of a cache between halves of the idle points above which it is not full
+_FILLS_WITH = 0.05  # the same, relative to the container's gain
 _MATTERS = 0.1  # minimum gain as a share of the length, if there is no other evidence
 _KEEPS_GROWING = 0.5  # pace of the last gain between idle points, relative to the mean pace
 _KEEPS_PACE = 0.7  # growth per event in the last third, relative to the first third
@@ -133,10 +135,11 @@ def _judge(facts: Facts, name: str) -> Finding | None:
     if any(_follows(container, series) for series in fill):
         return None
     driver = _driver(facts, container, fill)
-    if driver is not None:
-        return _finding(container, driver)
+    counted = driver is not None and (driver.exact or _whole(driver))
     filled = bool(fill) and _filled(facts, container)
-    return _finding(container, None) if _longer_each_time(container, filled=filled) else None
+    if counted or _longer_each_time(container, filled=filled):
+        return _finding(container, driver)
+    return None
 
 
 def _container(facts: Facts, name: str) -> _Container:
@@ -205,7 +208,10 @@ def _follows(container: _Container, fill: Series) -> bool:
 
 
 def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driver | None:
-    """Return the event that explains the growth; None if growth may stop or is gone when idle."""
+    """Return the event that explains the growth; None if growth may stop or is gone when idle.
+
+    The samples must agree: two or three idle points agree with some counter by accident.
+    """
     t, value = container.samples.t_s, container.samples.value
     if value.size < _FEWEST_SAMPLES:
         return None
@@ -215,10 +221,8 @@ def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driv
     if driver is None or {driver.counter, *driver.rivals} & bounded.keys():
         return None
     events = facts.counters.at(driver.counter, t)
-    # Two or three idle points agree with some counter by accident: the samples must agree as well.
-    counted = (driver.exact or _whole(driver)) and _r2(events, value) > _FITS
-    stays = _stays(container, facts.counters, driver)
-    return driver if counted and stays and _keeps_pace(events, value) else None
+    fits = _r2(events, value) > _FITS and _keeps_pace(events, value)
+    return driver if fits and _stays(container, facts.counters, driver) else None
 
 
 def _whole(driver: Driver) -> bool:
@@ -256,23 +260,32 @@ def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
 
 
 def _filled(facts: Facts, container: _Container) -> bool:
-    """Whether a pool's cache grew from the first to the last idle point.
+    """Whether a pool's cache grew with the container between the idle points.
+
+    A full cache also holds more at one idle point than at another.  So halves of the points are
+    compared, and a cache that gained far less than the container explains nothing.
 
     Samples do not show that: when the traffic ends, a full cache takes over what the last requests
     held.
     """
-    times = [reading.t_s for reading in container.idle]
-    ends = [event for event in facts.idle if event.t_s in (times[:1] + times[-1:])]
-    if len(ends) < 2:
-        return True
-    first, last = (
-        {
-            name: pool.get("evictable", 0.0) + pool.get("protected", 0.0)
-            for name, pool in event.pools.items()
-        }
-        for event in (ends[0], ends[-1])
-    )
-    return any(held > (1.0 + _FILLS) * first.get(name, 0.0) for name, held in last.items())
+    times = {reading.t_s for reading in container.idle}
+    held: dict[str, list[float]] = {}
+    for event in facts.idle:
+        for name, pool in event.pools.items() if event.t_s in times else ():
+            cached = pool.get("evictable", 0.0) + pool.get("protected", 0.0)
+            held.setdefault(name, []).append(cached)
+    gain = _gain_between_halves([reading.value for reading in container.idle])
+    limit = max(_FILLS, _FILLS_WITH * gain)
+    return any(_gain_between_halves(cached) > limit for cached in held.values())
+
+
+def _gain_between_halves(values: Sequence[float]) -> float:
+    """Return the gain from the first half of ``values`` to the last, as a share of the first."""
+    half = max(1, len(values) // 2)
+    first, last = sum(values[:half]), sum(values[-half:])
+    if first:
+        return last / first - 1.0
+    return math.inf if last else 0.0
 
 
 def _longer_each_time(container: _Container, *, filled: bool) -> bool:

@@ -197,6 +197,29 @@ def test_a_cache_that_is_full_at_each_idle_point_explains_no_growth(
     assert [finding.driver for finding in findings] == ([None] if is_leak else [])
 
 
+def test_a_full_cache_that_holds_more_at_one_idle_point_explains_no_growth() -> None:
+    """An entry for each match, and admissions that match 2.2 times each: no whole number."""
+    t, counts, _ = sampled(LONG)
+    value = np.round(2.23 * counts["admissions"])
+    states = (153.0, 157.0, 156.0, 159.0, 158.0, 160.0)
+    record = with_container(
+        LONG, value, t, pool__mamba__evictable=130.0 + 20.0 * (t > 20.0).astype(np.float64)
+    )
+    rests = [
+        msgspec.structs.replace(
+            checkpoint(at, mamba={"evictable": held}),
+            containers={"rids": float(np.interp(at, t, value))},
+            counters={name: float(np.interp(at, t, count)) for name, count in counts.items()},
+        )
+        for at, held in zip((40.0, 90.0, 140.0, 190.0, 240.0, 290.0), states, strict=True)
+    ]
+
+    (finding,) = found(with_checkpoints(record, rests))
+
+    assert finding.driver == "admissions"
+    assert finding.rates[0].lower <= 2.23 <= finding.rates[0].upper
+
+
 @pytest.mark.parametrize(
     "values", [(10, 30, 50), (10, 60, 80, 85, 86), (5, 9, 7, 12, 15), (4, 4, 4, 4, 4)]
 )
