@@ -44,6 +44,9 @@ from hybridbench.records.verdict import Finding, VerdictKind
 # If there is no final checkpoint (the worker died), this many last samples must be above zero
 # instead.
 _TAIL_SAMPLES = 5
+# Share of the last events that may lock no more tokens.  More of them mean that nearly all tokens
+# are locked already, which hides what locks them.
+_LOCK_NONE = 0.1
 # Events that move or split locked nodes.
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
@@ -569,12 +572,22 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     held = _held_locks(seen)
     if not held:
         driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
+        if driver is not None and not _rose_to_the_end(seen, driver.counter):
+            driver = None
         return explained(found, driver, f"locked {pool_unit(pool)}")
     # A lock on tokens that another has locked adds none, so the locks themselves are explained.
     found = replace(found, basis=msgspec.structs.replace(found.basis, held=held[-1].value))
     t, orphans = _locks_without_row(facts)
     hints = Hints(idle=held, from_zero=_hints(facts, held).from_zero)
     return explained(found, find_driver(t, orphans, facts.counters, hints), "locks")
+
+
+def _rose_to_the_end(seen: Sequence[IdleReading], counter: str) -> bool:
+    """Whether the idle readings rose until the last events of ``counter``."""
+    rises = [now for before, now in pairwise(seen) if now.value > before.value]
+    last = rises[-1] if rises else seen[0]
+    events = seen[-1].counts.get(counter, 0.0)
+    return events - last.counts.get(counter, 0.0) <= _LOCK_NONE * events
 
 
 def _locks_without_row(facts: Facts) -> tuple[FloatArray, FloatArray]:

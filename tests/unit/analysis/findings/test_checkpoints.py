@@ -294,6 +294,37 @@ def test_locks_are_counted_because_a_second_one_locks_no_more_tokens() -> None:
     assert finding.title.endswith(", by 257 locks, 1.00 per session timeout")
 
 
+@pytest.mark.parametrize(
+    ("locked", "driver"),
+    [
+        ([5000, 5550, 5760, 6210, 6700, 7050, 7241], "swa_tombstones"),
+        ([6921, 7104, 7241, 7241, 7241, 7241, 7241], None),  # nearly the whole pool
+    ],
+)
+def test_locked_tokens_name_no_event_once_all_tokens_are_locked(
+    locked: list[int], driver: str | None
+) -> None:
+    tombstones = [203, 226, 234, 252, 272, 286, 295]
+    times = [30.0 * (i + 1) for i in range(len(locked))]
+    rests = [
+        msgspec.structs.replace(
+            checkpoint(at), locks={"swa": tokens}, counters={"swa_tombstones": count}
+        )
+        for at, tokens, count in zip(times, locked, tombstones, strict=True)
+    ]
+    record = healthy_record(RUN)
+    t = record.series["events.retracts"].t_s
+    levels = {"events.swa_tombstones": tombstones, "pool.swa.protected": locked}
+    series = [
+        Series(name, t, np.floor(np.interp(t, [0.0, *times], [0, *values])))
+        for name, values in levels.items()
+    ]
+
+    (finding,) = found(with_checkpoints(with_series(record, *series), rests))
+
+    assert (finding.subject, finding.driver) == ("locks: swa", driver)
+
+
 def test_an_open_session_may_hold_its_lock() -> None:
     rest = checkpoint(100.0, kv={"session_held": 12.0})
     locked = msgspec.structs.replace(rest, locks={"full": 1, "mamba": 0})
