@@ -59,6 +59,7 @@ from hybridbench.records.messages import (
 )
 from hybridbench.sampling.process import count_open_fds, own_private_bytes
 from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
+from hybridbench.workload.tenants import Beginnings
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
 # Longest wait from a stream's last text to its end; after that, the connection is not reused.
@@ -147,6 +148,8 @@ class LoadClient:
         self._lost_first_s = 0.0  # time of the first of them
         self._closes = False  # whether the server closes connections between requests
         self._takes_s = 0.0  # running mean of answer times
+        self._beginnings = Beginnings()
+        self._answer_faults: list[str] = []  # since the last report
         self._repeats: Repeats | None = None
         self._culprits: Culprits | None = None
         # Our own requests while the workload rests: repeats, or a search for culprits.
@@ -235,6 +238,7 @@ class LoadClient:
             if len(histogram):
                 latencies[name] = histogram.counts()
                 histogram.clear()
+        answer_faults, self._answer_faults = self._answer_faults, []
         return LoadReport(
             counts=dict(self._counts),
             in_flight=self._in_flight,
@@ -249,6 +253,7 @@ class LoadClient:
             repeated=self._repeats.so_far() if self._repeats and self._paused else None,
             search=self._culprits.so_far() if self._culprits and self._paused else None,
             failure=self.failure or self._workload.failure,
+            answer_faults=tuple(answer_faults),
         )
 
     # Sending.
@@ -297,6 +302,8 @@ class LoadClient:
     def _send(self, request: Submit, now_s: float) -> None:
         due_s = min(self._workload.due_s, now_s)
         flight = Flight(request, self._interface.request(request), due_s)
+        if request.extra_key and not request.session_id and self._interface.keeps_tenants_apart:
+            self._beginnings.sent(request.rid, request.extra_key, request.input_ids)
         flight.session_call = self._session_calls.under_way(request.session_id)
         flight.task = self._take_off(flight)
         loop = asyncio.get_running_loop()
@@ -592,12 +599,17 @@ class LoadClient:
         answer = flight.answer
         if self._repeats is not None:
             self._repeats.saw(flight.request, answer)
+        rid = flight.request.rid
+        faults = [self._beginnings.fault_of(rid, answer.cached_tokens or 0)]
+        # With options such as ``n``, the server counts the tokens of several answers.
+        faults += [] if flight.http.marks else [self._interface.lost_tokens(answer)]
+        self._answer_faults += [f"request {rid}: its client {fault}" for fault in faults if fault]
         took_s = now_s - flight.due_s
         self._takes_s += _NEWEST_WEIGHT * (took_s - self._takes_s)
         reason = "length" if answer.tokens >= flight.request.sampling.max_new_tokens else "stop"
         # An answer that repeats its prompt cannot continue the conversation.
         ids = [] if "echo" in flight.http.marks else self._interface.continuation(answer)
-        self._workload.on_finished(flight.request.rid, ids, reason, now_s)
+        self._workload.on_finished(rid, ids, reason, now_s)
 
     def _back_off(self, now_s: float, asked_s: float) -> None:
         """Pause sending after a failure, or for ``asked_s`` seconds at the server's request.

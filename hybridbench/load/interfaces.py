@@ -19,7 +19,7 @@ from hybridbench.load.malformed import spoil
 from hybridbench.load.options import add_options
 from hybridbench.load.texts import answer_ids, as_messages, as_text
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.load import Api
+from hybridbench.records.load import OF_IDS, Api
 from hybridbench.records.messages import ALL_TOKENS, OpenSession, Sampling, Submit
 from hybridbench.workload.actions import ServerSubmit
 
@@ -273,6 +273,19 @@ class Interface:
             put.fields["return_tokens_as_token_ids"] = True
         return put
 
+    @property
+    def keeps_tenants_apart(self) -> bool:
+        """Whether the server shares no prefix across the keys of requests, and prompts are ids."""
+        return self._api in OF_IDS and _COLD.get(self.owner) == self._key_field
+
+    @property
+    def _key_field(self) -> str:
+        return "extra_key" if self._api == "generate" else "cache_salt"
+
+    def _key(self, request: Submit) -> dict[str, JsonValue]:
+        """Return the field that names the tenant; a server has no prefixes of an earlier run's."""
+        return {self._key_field: f"{self._run}-{request.extra_key}"} if request.extra_key else {}
+
     def open_session(self, opened: OpenSession) -> HttpRequest:
         """Build the request that opens a session."""
         fields: dict[str, JsonValue] = {
@@ -307,9 +320,7 @@ class Interface:
         }
         if request.session_id:
             said["session_params"] = {"id": self._session(request.session_id)}
-        if request.extra_key:
-            said["extra_key"] = request.extra_key
-        return said
+        return said | self._key(request)
 
     def _openai(self, request: Submit) -> dict[str, JsonValue]:
         sampling = request.sampling
@@ -329,9 +340,7 @@ class Interface:
                 said["stream_options"] = {"include_usage": True}
         if self._api == "ids" or (self.owner in _GIVES_IDS and self._api != "responses"):
             said["return_token_ids"] = True
-        if request.extra_key:
-            said["cache_salt"] = request.extra_key
-        return said
+        return said | self._key(request)
 
     def _prompt(self, request: Submit) -> dict[str, JsonValue]:
         ids = request.input_ids
@@ -371,6 +380,17 @@ class Interface:
         if not answer.chunks and not answer.reason:
             raise NoAnswerError("empty")
         answer.over = True
+
+    def lost_tokens(self, answer: Answer) -> str:
+        """Return that an answer has fewer token ids than the server counts; empty if it has not.
+
+        A token that stops an answer may be counted and not sent.
+        """
+        gives_ids = self._api == "generate" or (self._api == "ids" and self.owner in _GIVES_IDS)
+        sent, counted = len(answer.ids), answer.output_tokens or 0
+        if not gives_ids or answer.reason != "length" or not 0 < sent < counted:
+            return ""
+        return f"got {sent:,} of the {counted:,} tokens that the server counts"
 
     def continuation(self, answer: Answer) -> list[int]:
         """Return what the answer adds to its conversation, as token ids.

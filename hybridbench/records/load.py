@@ -190,6 +190,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         search: results of the search for culprits; None if not requested, and while requests are
             sent.
         failure: why it cannot send any more; empty while it can.
+        answer_faults: a sentence on each answer since the previous report that no request of its
+            kind may get.
     """
 
     counts: dict[str, int]
@@ -204,3 +206,4 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     repeated: Repeated | None = None
     search: CrashSearch | None = None
     failure: str = ""
+    answer_faults: tuple[str, ...] = ()

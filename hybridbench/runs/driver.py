@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,11 +19,8 @@ from hybridbench.records.messages import (
 )
 from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
+from hybridbench.workload.tenants import Beginnings
 
-# Prompts of one tenant that begin with the same tokens may share a prefix.
-_BEGINNING = 8
-# Beginnings remembered; there are as many as tenants and system prompts, unless those are short.
-_BEGINNINGS_MAX = 10_000
 # An open loop that fell behind must not keep the soak loop from checking the clock.
 _ACTIONS_PER_PUMP_MAX = 512
 
@@ -47,7 +43,7 @@ class Driver:
         self._paused = False
         # Only for requests whose end has not been reported yet.
         self._sampling: dict[str, Sampling] = {}
-        self._beginnings = _Beginnings()
+        self._beginnings = Beginnings()
         self.counts = DriverCounts()
 
     @property
@@ -119,7 +115,7 @@ class Driver:
         faults: list[tuple[str, str]] = []
         for answer in events.finished:
             rid, asked = answer.rid, self._sampling.get(answer.rid)
-            faults.append((rid, self._beginnings.fault_of(answer)))
+            faults.append((rid, self._beginnings.fault_of(rid, answer.cached_tokens)))
             if asked is not None:
                 faults.append((rid, _fault_of_end(answer, asked)))
                 logprobs = events.logprobs.get(rid, [])
@@ -146,36 +142,6 @@ class Driver:
         for ended in events.aborted:
             counts.aborted += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
-
-
-class _Beginnings:
-    """How often each tenant has sent a prompt with these first tokens."""
-
-    def __init__(self) -> None:
-        self._times: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        self._first: dict[str, tuple[str, tuple[int, ...]]] = {}  # by request
-
-    def sent(self, rid: str, tenant: str, prompt: Sequence[int]) -> None:
-        """Count the beginning of a request's ``prompt``."""
-        if len(self._times) >= _BEGINNINGS_MAX:
-            return
-        beginning = tenant, tuple(prompt[:_BEGINNING])
-        self._times[beginning] += 1
-        if self._times[beginning] == 1:
-            self._first[rid] = beginning
-
-    def fault_of(self, answer: Ended) -> str:
-        """Return what ``answer`` has reused although its tenant sent nothing like it; empty if it
-        has reused nothing, or another request of the tenant began with the same tokens.
-        """
-        beginning = self._first.pop(answer.rid, None)
-        is_only = beginning is not None and self._times[beginning] == 1
-        if beginning is None or not is_only or answer.cached_tokens <= _BEGINNING:
-            return ""
-        return (
-            f"{beginning[0]} got {answer.cached_tokens:,} tokens from the cache, and no other "
-            "prompt of that tenant begins like this one"
-        )
 
 
 def _fault_of_logprobs(answer: Ended, asked: Sampling, logprobs: Sequence[TokenLogprobs]) -> str:

@@ -205,6 +205,7 @@ class HttpLoad:
         self._unread = b""
         self._report: LoadReport | None = None
         self._latencies: dict[str, dict[int, int]] = {}
+        self._answer_faults: list[str] = []
         self._rests = False
         self._orders = 0  # given so far
         self._reach = Reach()
@@ -335,6 +336,11 @@ class HttpLoad:
         latencies, self._latencies = self._latencies, {}
         return latencies
 
+    def take_answer_faults(self) -> list[str]:
+        """Return a sentence on each faulty answer since the last call."""
+        faults, self._answer_faults = self._answer_faults, []
+        return faults
+
     @property
     def lost(self) -> Mapping[str, int]:
         """Number of requests that the server has lost since it last answered one, by feature, with
@@ -354,6 +360,7 @@ class HttpLoad:
         followed = report.orders == self._orders
         self._rests = followed and report.paused and not report.in_flight
         add_latencies(self._latencies, report.latencies)
+        self._answer_faults += report.answer_faults
         self.failure = self.failure or report.failure
 
     def _order(self, order: LoadOrder) -> None:

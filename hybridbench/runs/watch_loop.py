@@ -428,6 +428,8 @@ class WatchLoop(RunLoop):
     def _probe(self, now_s: float) -> None:
         self.sign.look(now_s, list(self.seen))
         self._work.look(now_s, list(self.seen))
+        if self._client is not None:
+            self._note_answers(self._client)
         if self.load is not None:
             self.load.tend()
         if self.samples_wanted and self.sampler.begin():
@@ -441,6 +443,10 @@ class WatchLoop(RunLoop):
             self._finish_sample(now_s, reported)
         if self.looks is not None:
             self._look(self.looks, now_s)
+
+    def _note_answers(self, client: HttpLoad) -> None:
+        for fault in client.take_answer_faults():
+            self.context.recorder.event(EngineViolation(kind="answer", message=fault))
 
     def _watch(self, now_s: float) -> None:
         client = self._client

@@ -43,6 +43,7 @@ class Server:
         self.bodies: list[dict[str, Any]] = []  # likewise
         self.sessions: dict[str, bool] = {}  # open sessions: is a turn in progress
         self.session_calls: list[tuple[str, str]] = []
+        self._beginnings: set[tuple[str, str]] = set()  # salt and prompt
         self.seen = self.answered = self.aborted = self.running = 0
 
     async def models(self, _: web.Request) -> web.Response:
@@ -120,6 +121,9 @@ class Server:
                 if self.options.fault == "half" and request.transport is not None:
                     request.transport.close()
                 whole = _whole(request.path, self._words(prompt, tokens), asked)
+                if "cache_salt" in asked:
+                    cached = {"cached_tokens": self._cached(asked["cache_salt"], prompt)}
+                    whole["usage"]["prompt_tokens_details"] = cached
                 response = web.json_response(whole)
         except (ConnectionError, asyncio.CancelledError):
             self.aborted += 1
@@ -131,6 +135,13 @@ class Server:
             return response
         finally:
             self.running -= 1
+
+    def _cached(self, salt: str, prompt: Any) -> int:
+        """Return the reused tokens; with the fault "shares", whatever other tenants computed."""
+        beginning = "" if self.options.fault == "shares" else salt, str(prompt[:8])
+        known = beginning in self._beginnings
+        self._beginnings.add(beginning)
+        return 16 if known else 0
 
     def _words(self, prompt: Any, tokens: int) -> list[int]:
         """Return the answer's words; with the fault "swaps", one in ten is for another prompt."""

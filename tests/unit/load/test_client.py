@@ -209,6 +209,26 @@ def test_swapped_answers_differ_by_far(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "is_seen"),
+    [
+        (("--owner", "vllm"), False),
+        (("--owner", "vllm", "--fault", "shares"), True),
+        (("--owner", "unknown", "--fault", "shares"), False),  # it may not know the field
+    ],
+)
+def test_a_tenant_that_reuses_what_another_computed_is_seen(
+    options: tuple[str, ...], is_seen: bool
+) -> None:
+    settings = {**NO_ABORTS, "prompts.namespaces": "2"}
+    served = serve(*options, api="ids", stream=False, settings=settings, requests=60)
+
+    faults = served.report.answer_faults
+
+    assert bool(faults) is is_seen
+    assert all("tenant-" in fault and "16 tokens from the cache" in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
     ("owner", "api", "reason"),
     [("", "completions", "no-cold-way"), ("vllm", "responses", "interface")],
 )
