@@ -58,6 +58,8 @@ class EngineCounters:
     host_load_back_tokens: int = 0
     host_evictions: int = 0  # nodes evicted from the host; also counted in nodes_evicted
     host_evictions_refused: int = 0  # skipped because a transfer was reading the node
+    host_writes_refused: int = 0  # for lack of room on the host
+    host_loads_refused: int = 0  # for lack of room on the device
     host_late_acks: int = 0  # transfers not finished by the next step
     host_failures: int = 0  # transfers that failed
     storage_backups: int = 0  # nodes whose KV was written to storage, or was already there

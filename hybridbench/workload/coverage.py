@@ -90,6 +90,8 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "host_load_back_tokens": "tokens of those copies",
     "host_evictions": "tree nodes evicted from the host; also counted as nodes_evicted",
     "host_evictions_refused": "host evictions refused because a load was reading the node",
+    "host_writes_refused": "copies to the host refused because it had no room",
+    "host_loads_refused": "copies back to the device refused because it had no room",
     "host_late_acks": "host transfers that were not complete at the next step",
     "storage_backups": "tree nodes whose KV was written to the storage, or was there already",
     "storage_prefetches": "prefetches from the storage started",
@@ -124,9 +126,9 @@ OF_TREES: Final = frozenset({"node_splits"})
 OF_HOST_TIER: Final = frozenset(
     {
         "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",
-        "host_evictions", "host_evictions_refused", "host_late_acks", "storage_backups",
-        "storage_prefetches", "storage_prefetched_tokens", "storage_early_stops",
-        "storage_failures",
+        "host_evictions", "host_evictions_refused", "host_writes_refused", "host_loads_refused",
+        "host_late_acks", "storage_backups", "storage_prefetches", "storage_prefetched_tokens",
+        "storage_early_stops", "storage_failures",
     }
 )  # fmt: skip
 

@@ -283,6 +283,8 @@ class CacheEvents:
     host_load_back_tokens: int = 0
     host_evictions: int = 0
     host_evictions_refused: int = 0
+    host_writes_refused: int = 0
+    host_loads_refused: int = 0
     storage_prefetches: int = 0
     storage_prefetched_tokens: int = 0
     storage_early_stops: int = 0

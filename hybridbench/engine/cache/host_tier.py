@@ -165,6 +165,7 @@ class HostTier(PrefixTree):
             self._make_host_room(node)
             operation = self._start_write(node)
         if operation is None:
+            self.events.host_writes_refused += 1
             self._writes_missed += 1
             self._check_refused_write(node)
             self.dec_lock_ref(node, receipt)
@@ -213,6 +214,7 @@ class HostTier(PrefixTree):
             self._make_device_room(run, loads)
             operation = self._start_load(run, loads)
         if operation is None:
+            self.events.host_loads_refused += 1
             if self.events.host_evictions_refused == refused_before:
                 self._check_refused_load(run, loads)
             self._release_host(evicted, loads)

@@ -340,6 +340,8 @@ def _count_host_work(tree: HostTier, counters: EngineCounters) -> None:
     counters.host_load_back_tokens = events.host_load_back_tokens
     counters.host_evictions = events.host_evictions
     counters.host_evictions_refused = events.host_evictions_refused
+    counters.host_writes_refused = events.host_writes_refused
+    counters.host_loads_refused = events.host_loads_refused
     counters.host_late_acks = controller.late_acks
     counters.host_failures = controller.failures
 

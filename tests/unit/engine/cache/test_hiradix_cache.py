@@ -266,6 +266,7 @@ def test_a_load_without_room_takes_nothing() -> None:
 
     assert not world.load_back(TEXT)
 
+    assert world.tree.events.host_loads_refused == 1
     assert world.tree.host_protected_size() == 0
     assert world.allocator.held(FREE) == 2
 
@@ -294,6 +295,8 @@ def test_a_write_refused_although_the_host_could_evict_is_a_contradiction(
 
     with pytest.raises(CacheSanityError, match=r"first: host_kv pool: 4 slot\(s\) wanted, 2 free"):
         world.insert([11, 12, 13, 14])
+
+    assert world.tree.events.host_writes_refused == 1
 
 
 def test_write_back_that_evicts_without_writing_is_a_contradiction(
