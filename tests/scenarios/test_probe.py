@@ -467,6 +467,25 @@ def test_each_worker_of_multiprocessing_is_counted_and_the_tracker_is_not(tmp_pa
     assert all(counts)
 
 
+def test_workers_that_are_forked_during_a_scan_do_not_delay_its_answer(tmp_path: Path) -> None:
+    program = """
+        import os, sys, time
+        rows, workers, end = [[i] for i in range(100_000)], [], time.time() + 6.0
+        print("ready", flush=True)
+        while time.time() < end:
+            workers.append(os.fork())
+            if not workers[-1]: time.sleep(60.0); os._exit(0)
+            time.sleep(0.03)
+    """
+    with probed(tmp_path, program) as target:
+        target.read_line()
+        found = target.client.census(target.pid, whole=False)
+        waits = target.process.poll() is None
+
+    assert found.entries["__main__.rows"] == 100_000
+    assert waits, "the scan took as long as the program"
+
+
 def test_a_reader_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     import socket
 

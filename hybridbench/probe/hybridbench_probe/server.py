@@ -170,6 +170,9 @@ class Server:
             for held in (self._listener, *(self._wake or ())):
                 if held is not None:
                     held.close()
+            if self._task is not None:
+                # The watcher waits until nobody holds its connection any more.
+                self._task.connection.close()
             self._clear()
             self.begin(self._forker)
         except Exception:
