@@ -103,7 +103,7 @@ class Limits:
     ) -> int | None:
         """The limit of the container in the variable ``name`` of one of ``modules``; None if none.
 
-        ``values`` are the other attributes of its owner, some of which may be its limit.
+        ``values``, in which its limit may be, are the other attributes of its owner, and theirs.
         """
         keys = [(module, name) for module in modules if type(name) is str]
         return self.of_class(keys, values)
@@ -113,13 +113,14 @@ class Limits:
     ) -> int | None:
         """The limit of a container of one of ``classes``, given by module and name."""
         limit = 0
+        names: set[str] = set()
         for key in classes:
             limit = _larger(limit, self._numbers.get(key, 0))
-            names = self._names.get(key, ())
-            for name, value in values if names else ():
-                # An attribute that is no plain string may define how it is hashed and compared.
-                if type(name) is str and name in names and type(value) is int:
-                    limit = _larger(limit, value if value < NOT_A_NUMBER else 0)
+            names |= self._names.get(key, set())
+        for name, value in values if names else ():
+            # An attribute that is no plain string may define how it is hashed and compared.
+            if type(name) is str and name in names and type(value) is int:
+                limit = _larger(limit, value if value < NOT_A_NUMBER else 0)
         return limit if limit > 0 else None
 
 

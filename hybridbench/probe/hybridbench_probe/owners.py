@@ -248,8 +248,16 @@ class Places:
                 continue
             if not asked:
                 asked, limit = True, layout.limit_among(values)
-            own = self.limits.of(layout.modules, name, values)
+            own = self.limits.of(layout.modules, name, self._with_theirs(values))
             self._count_attribute(layout.name, name, value, layout.kind, _limit(own, limit))
+
+    def _with_theirs(self, values: list[tuple[str, object]]) -> Iterator[tuple[object, object]]:
+        """The attributes of an owner, and those of its attributes, such as its settings."""
+        yield from values
+        for _, value in values:
+            layout = self.layout(type(value))
+            if layout is not None:
+                yield from layout.values_of(value, layout.attributes_of(value))
 
     def visit_rest(self, objects: Iterable[object]) -> None:
         """Count containers that no visited owner holds: those in C code or in unknown places."""

@@ -89,11 +89,17 @@ _MOST = 100
 _plans: dict[int, None] = {}
 
 
+class Settings:
+    def __init__(self) -> None:
+        self.longest_queue = 100
+
+
 class Coded:
     """Each container has 100 entries at most, by its code."""
 
     def __init__(self, held: int) -> None:
         self.most_kept = 100
+        self.settings = Settings()
         self.lock = threading.Lock()
         self.popped = dict.fromkeys(range(held))
         self.trimmed = list(range(held))
@@ -103,6 +109,7 @@ class Coded:
         self.by_method = list(range(held))
         self.guarded = list(range(held))
         self.refused = list(range(held))
+        self.queue = list(range(held))
         self.turned_away = dict.fromkeys(range(held))
         self.waited_for = list(range(held))
         self.skipped = list(range(held))
@@ -137,6 +144,8 @@ class Coded:
 
     def refuse(self) -> None:
         if self.most_kept and len(self.refused) >= self.most_kept:
+            raise OverflowError
+        if len(self.queue) >= self.settings.longest_queue:
             raise OverflowError
 
     def turn_away(self, row: int) -> bool:
@@ -258,7 +267,7 @@ def test_a_number_in_the_code_that_shortens_a_container_is_perhaps_its_limit(
     places.visit_instance(owner, layout)
 
     limited = {"popped", "trimmed", "replaced", "by_attribute", "by_variable", "by_method"}
-    limited |= {"guarded", "own", "refused", "turned_away", "waited_for", "skipped"}
+    limited |= {"guarded", "own", "refused", "queue", "turned_away", "waited_for", "skipped"}
     found = dict(places.found()["limits"])  # type: ignore[call-overload]
     expected = dict.fromkeys((f"{layout.name}.{name}" for name in limited), limits)
     assert found == ({} if limits is None else expected)
