@@ -78,12 +78,13 @@ class MetricSpec:
     foreign: bool = False
 
 
-# Metrics that the analysis uses by name: private memory, shared memory, device memory, pinned host
-# memory, memory of CUDA graphs and of the device's driver, garbage, private memory at idle
-# checkpoints, full collections; what a process opens, and must close or wait for; connections that
-# our load client has open.
+# Metrics that the analysis uses by name: private memory, shared memory, files in /dev/shm, device
+# memory, pinned host memory, memory of CUDA graphs and of the device's driver, garbage, private
+# memory at idle checkpoints, full collections; what a process opens, and must close or wait for;
+# connections that our load client has open.
 MEMORY = "rss_anon_swap_bytes"
 SHARED = "shared_bytes"
+SHM_FILES = "shm_files_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
 PINNED_MEMORY = "pinned_allocated_bytes"
 GRAPH_MEMORY = "device_graph_bytes"
@@ -139,6 +140,17 @@ METRICS: tuple[MetricSpec, ...] = (
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="shared memory",
+        foreign=True,
+    ),
+    MetricSpec(
+        SHM_FILES,
+        Unit.BYTES,
+        Kind.LEVEL,
+        "files in /dev/shm made by the target's user since the start, mapped or not",
+        check=Check.TREND,
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+        label="memory of new files in /dev/shm",
         foreign=True,
     ),
     MetricSpec(

@@ -47,6 +47,7 @@ from hybridbench.sampling.sampler import (
     TimedSource,
 )
 from hybridbench.sampling.scrape import Scraper
+from hybridbench.sampling.shm_files import ShmFilesSource
 from hybridbench.targets.attached import AttachedTree
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.readiness import Readiness, answers, completion_or_page
@@ -62,6 +63,7 @@ _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
 # How often all processes on the machine are read, to see what the others use.
 _OTHERS_S: Final = 10.0
+_SHM_FILES_S: Final = 4.0
 # How often to look for an idle moment if nothing pauses the load.
 _SEEK_S: Final = 1.0
 _LINES_SHOWN: Final = 20
@@ -316,16 +318,19 @@ class WatchedUnderSoak:
         plan, context = self._plan, run.context
         now_s = context.clock.monotonic_s()
         sources: list[Source] = [HarnessSource(), StealSource()]
-        others: TimedSource | None = None
+        timed: list[TimedSource] = []
         if plan.sees_processes:
             self._cgroup = CgroupSource(target.pid)
             sources.append(self._cgroup)
-            others = TimedSource(OthersSource(target.pid), Beat(_OTHERS_S, now_s))
+            timed = [
+                TimedSource(OthersSource(target.pid), Beat(_OTHERS_S, now_s)),
+                TimedSource(ShmFilesSource(target.pid), Beat(_SHM_FILES_S, now_s)),
+            ]
         loop = WatchLoop(
             context=context,
             target=target,
             sampler=Sampler(
-                [*map(TimedSource, sources), *([] if others is None else [others])],
+                [*map(TimedSource, sources), *timed],
                 Beat(plan.cadence.sample_every_s, now_s),
                 context.clock,
             ),

@@ -21,7 +21,7 @@ _PARTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 _LIMITS: Final = ("memory.max", "memory.limit_in_bytes")
 _STAT: Final = "memory.stat"
 
-_UNSEEN = "memory of the control group, such as files in /dev/shm that no process has mapped"
+_UNSEEN = "memory of the control group, such as page tables and socket buffers"
 
 
 class CgroupSource:
