@@ -173,8 +173,8 @@ class Silence:
 
     @property
     def is_hang(self) -> bool:
-        """Whether this is far longer than the server has ever needed."""
-        return self.for_s > max(_SILENT_S, _TIMES_LONGEST * self._longest_s)
+        """Whether this is far longer than the server, which has answered, has ever needed."""
+        return self._heard > 0 and self.for_s > max(_SILENT_S, _TIMES_LONGEST * self._longest_s)
 
     def see(self, report: LoadReport, now_s: float) -> None:
         """Process a report from the client."""

@@ -69,6 +69,8 @@ TOKEN = report(120, 0, 16, latencies={ITL: {5: 1}})
         ([*[WAITS] * 6, TOKEN, *[WAITS] * 6], 60.0, False),
         ([*[WAITS] * 6, ANSWERED, *[ANSWERED] * 6], 60.0, False),
         ([*[WAITS] * 6, TOKEN, *[WAITS] * 20], 200.0, False),
+        # It may be too slow to answer even the first request.
+        ([report(16, 0, 16)] * 21, 200.0, False),
         # Nothing waits, or the client has paused.
         ([report(136, 0)] * 13, 0.0, False),
         ([report(120, 0, 16, paused=True)] * 13, 0.0, False),
