@@ -198,7 +198,9 @@ class Engine:
 
         A turn in progress finishes normally first.
         """
-        return self.scheduler.sessions.close(session_id)
+        was_open = self.scheduler.sessions.close(session_id)
+        self.pools.count_cache_work(self.counters)
+        return was_open
 
     def reap_sessions(self) -> float | None:
         """Close timed-out sessions; return the seconds until the next may time out, or None.
@@ -206,6 +208,7 @@ class Engine:
         Every step does this; a caller that does not step an idle engine must call it in time.
         """
         self.scheduler.sessions.maybe_reap()
+        self.pools.count_cache_work(self.counters)
         return self.scheduler.sessions.seconds_to_reap()
 
     def abort(self, rid: str) -> bool:
@@ -232,6 +235,7 @@ class Engine:
         if mode == "abort":
             self.abort_all()
         self.scheduler.pause(retract=mode == "retract")
+        self.pools.count_cache_work(self.counters)
 
     def continue_generation(self) -> None:
         """Resume after ``pause_generation``; without a pause, do nothing."""

@@ -145,7 +145,9 @@ def test_an_idle_session_times_out_by_the_engines_clock() -> None:
 
     assert "s" not in engine.scheduler.sessions
     assert "patient" in engine.scheduler.sessions
-    assert (engine.counters.session_timeouts, engine.counters.session_closes) == (1, 1)
+    counters = engine.counters
+    assert (counters.session_timeouts, counters.session_closes) == (1, 1)
+    assert counters.lock_calls == counters.unlock_calls > 0
     assert_idle_and_clean(engine)
 
 

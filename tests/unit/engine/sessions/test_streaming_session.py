@@ -105,6 +105,7 @@ def test_a_close_gives_everything_back_and_unlocks_the_tree(make: Callable[[], E
     engine.close_session("s")
 
     assert_idle_and_clean(engine)
+    assert engine.counters.lock_calls == engine.counters.unlock_calls
     assert engine.flush_cache()
     assert all(stats.available == stats.total for stats in engine.pool_stats().values())
 
