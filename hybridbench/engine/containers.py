@@ -56,6 +56,8 @@ _NOT_SEARCHED: Final = (
     "<",
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
 )
+# A module's warnings: an entry for each text, so one that names a request stays for ever.
+_WARNED: Final = "__warningregistry__"
 _PLAIN: Final = (bool, bytes, float, int, str, tuple, type(None), ModuleType)
 _Cached: Final = type(lru_cache(len))
 _Sized: TypeAlias = list[object] | dict[object, object] | set[object] | deque[object]
@@ -155,7 +157,8 @@ class _Search:
 
     def _visit_all(self, owner: str, values: Mapping[str, object]) -> None:
         for name, value in list(values.items()):
-            if not (name.startswith("__") or isinstance(value, _PLAIN)):
+            is_reserved = name.startswith("__") and name != _WARNED
+            if not (is_reserved or isinstance(value, _PLAIN)):
                 self._visit(f"{owner}.{name}", value)
 
     def _visit(self, where: str, value: object) -> None:

@@ -47,6 +47,13 @@ def test_a_module_and_a_class_own_what_they_keep(monkeypatch: pytest.MonkeyPatch
     assert after["scheduler._seen"] == after["Scheduler._known"] == ENTRIES
 
 
+def test_a_module_keeps_each_text_of_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned = {(f"request {rid} was late", UserWarning, 1): True for rid in range(ENTRIES)}
+    monkeypatch.setattr(module, "__warningregistry__", warned, raising=False)
+
+    assert found()["scheduler.__warningregistry__"] == ENTRIES
+
+
 @pytest.mark.parametrize("kind", [SimpleQueue, Queue])
 def test_a_queue_that_nobody_empties_counts(
     kind: type[Queue[int]], monkeypatch: pytest.MonkeyPatch
