@@ -45,6 +45,11 @@ Writer = tuple[int, int]
 Writers = tuple[Writer, ...]  # nearest first
 
 
+def loaded_back(writers: Writers) -> Writers:
+    """Return the ``writers`` of KV or a state that came from the host; its readers inherit that."""
+    return tuple((number, passed | Passed.LOADED_BACK) for number, passed in writers)
+
+
 def joined(*chains: Writers) -> Writers:
     """Concatenate ``chains`` without repeats, and keep the first ``MOST_WRITERS`` requests."""
     known: dict[int, int] = {}

@@ -36,6 +36,7 @@ from hybridbench.engine.cache.eviction_queue import RecencyQueue
 from hybridbench.engine.cache.host_part import HostPart, Run, last_nodes
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
+from hybridbench.engine.lineage import loaded_back
 from hybridbench.engine.memory.hicache_controller import CacheOperation, HiCacheController
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, TREE
@@ -436,6 +437,7 @@ class HostTier(PrefixTree):
         duplicates = [NO_TOKENS]
         for node, indices in zip(nodes, _by_node(nodes, operation.device_indices), strict=True):
             if node.evicted:
+                node.writers = loaded_back(node.writers)
                 self._set_device_value(node, indices.copy())
             else:
                 duplicates.append(indices)
@@ -448,6 +450,7 @@ class HostTier(PrefixTree):
                 if part.on_device(node):
                     part.pool.device_account.free(slots, TREE)
                 else:
+                    node.writers = loaded_back(node.writers)
                     self._set_device_part(part, node, slots)
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:

@@ -11,6 +11,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.lineage import MOST_WRITERS, Passed
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.engine_config import HiCache
 from tests.builders import (
     make_attention_engine,
     make_engine,
@@ -158,3 +159,27 @@ def test_an_ancestor_is_known_by_what_it_had_been_through_when_it_handed_over() 
 
     assert Passed.CHUNKED & heir.went_on_from[0][1]
     assert not Passed.CHUNKED & heir.passed
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_attention_engine(hicache=HiCache(ratio=2.0)),
+        lambda: make_engine(cache="unified", hicache=HiCache(ratio=2.0)),
+        lambda: make_window_engine(cache="unified", hicache=HiCache(ratio=2.0)),
+    ],
+    ids=["radix", "states", "windows"],
+)
+def test_what_was_loaded_from_the_host_is_known_to_all_who_read_it(
+    make: Callable[[], Engine],
+) -> None:
+    engine = make()
+    first = served(engine, "first", PROMPT)
+    engine.pools.tree_cache.evict(EvictParams(num_tokens=256, mamba_num=99, swa_num_tokens=256))
+    loading = served(engine, "loading", text_of(first, 3))
+
+    heir = served(engine, "heir", text_of(first, 4))
+
+    assert Passed.LOADED_BACK & loading.passed
+    assert not Passed.LOADED_BACK & heir.passed
+    assert Passed.LOADED_BACK & heir.went_on_from[-1][1]
