@@ -193,14 +193,14 @@ def _abort(path: ForcedPath, scheduler: Scheduler, req: Req) -> None:
 
 
 def _abort_queued(path: ForcedPath, healthy: Method) -> Method:
-    """Abort a request before admission considers it."""
+    """Abort a request, new or retracted, before admission considers it."""
 
-    def add(self: Scheduler, req: Req) -> None:
+    def enqueue(self: Scheduler, req: Req) -> None:
         healthy(self, req)
         if path.is_due():
             _abort(path, self, req)
 
-    return add
+    return enqueue
 
 
 def _abort_prefill(path: ForcedPath, healthy: Method) -> Method:
@@ -249,7 +249,7 @@ WRAPPERS: Final[Mapping[str, Mapping[Target, Wrapper]]] = {
     },
     "delay_transfer": {(ThreadedTransfers, "start"): _delay_transfer},
     "flush": {(Engine, "step"): _flush},
-    "abort_queued": {(Scheduler, "add"): _abort_queued},
+    "abort_queued": {(Scheduler, "_enqueue"): _abort_queued},
     "abort_prefill": {(Scheduler, "_stash_chunk"): _abort_prefill},
     "abort_decode": {(Scheduler, "_next_decode"): _abort_decode},
 }

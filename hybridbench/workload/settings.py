@@ -281,7 +281,7 @@ class Force:
     """Engine steps per forced flush of the cache, for which all running requests are retracted;
     never while a session holds KV."""
     abort_queued: Count | None = None
-    """Queued requests per abort by the engine before admission considers the request."""
+    """Requests queued, new or retracted, per abort by the engine before admission considers one."""
     abort_prefill: Count | None = None
     """Prefill chunks per abort of a request by the engine between two of its chunks."""
     abort_decode: Count | None = None

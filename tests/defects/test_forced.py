@@ -117,6 +117,25 @@ def test_a_refusal_is_not_forced_where_the_engine_would_give_the_request_up() ->
     assert_idle_and_clean(engine)
 
 
+def test_a_retracted_turn_is_aborted_in_the_queue_and_its_session_keeps_nothing_of_it() -> None:
+    prompt = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    engine = make_engine()
+    engine.open_session("s")
+    engine.submit("first", [1, 2, 3], prompt, session_id="s")
+    run_to_idle(engine)
+    engine.submit("second", [4, 5, 6], prompt, session_id="s")
+    for _ in range(4):
+        engine.step()
+
+    with ForcedPaths({"abort_queued": 1}, seed=1).applied():
+        engine.pause_generation("retract")
+    engine.continue_generation()
+    [aborted] = run_to_idle(engine)
+
+    assert (aborted.rid, aborted.reason) == ("second", ABORT_MESSAGE)
+    assert engine.pools.sessions.cached_len("s") == 0
+
+
 def test_a_copy_is_delayed_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridbench.defects.forced._DELAY_S", 0.0)
     forced = ForcedPaths({"delay_transfer": 2}, seed=1)
