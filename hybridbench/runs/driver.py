@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,13 @@ class DriverCounts:
     rejected: int = 0
 
 
+class _Asked(NamedTuple):
+    """What a request asked for; ``prompt_tokens`` with earlier turns, None if unknown."""
+
+    sampling: Sampling
+    prompt_tokens: int | None
+
+
 class Driver:
     """Execute the workload's actions and report the results to it, in the engine's order."""
 
@@ -42,7 +50,7 @@ class Driver:
         self._target = target
         self._paused = False
         # Only for requests whose end has not been reported yet.
-        self._sampling: dict[str, Sampling] = {}
+        self._asked: dict[str, _Asked] = {}
         self._beginnings = Beginnings()
         self.counts = DriverCounts()
 
@@ -58,15 +66,20 @@ class Driver:
             if isinstance(action, WaitUntil):
                 return action.due_s
             if isinstance(action, Submit):
-                self._sampling[action.rid] = action.sampling
-                if action.extra_key:
-                    # A session's turn sends only its new tokens; its prompt begins with the others.
-                    prompt = self._workload.prompt_of(action.rid) or action.input_ids
-                    self._beginnings.sent(action.rid, action.extra_key, prompt)
+                self._note(action)
             elif isinstance(action, Disconnect):
-                self._sampling.pop(action.rid, None)
+                self._asked.pop(action.rid, None)
             self._target.post(action)
         return now_s
+
+    def _note(self, request: Submit) -> None:
+        # A session's turn sends only its new tokens; its prompt begins with the others.
+        is_turn = bool(request.session_id)
+        prompt = self._workload.prompt_of(request.rid) if is_turn else request.input_ids
+        known = prompt is not None and not request.truncate
+        self._asked[request.rid] = _Asked(request.sampling, len(prompt or ()) if known else None)
+        if request.extra_key:
+            self._beginnings.sent(request.rid, request.extra_key, prompt or request.input_ids)
 
     def pause(self, now_s: float) -> None:
         """Submit nothing until ``resume``."""
@@ -96,30 +109,32 @@ class Driver:
 
         Call it before the workload is told that the request has ended.
         """
-        sampling, prompt = self._sampling.get(answer.rid), self._workload.prompt_of(answer.rid)
-        if sampling is not None:
+        asked, prompt = self._asked.get(answer.rid), self._workload.prompt_of(answer.rid)
+        if asked is not None:
             answer = msgspec.structs.replace(
-                answer, temperature=sampling.drawn_at, seed=sampling.seed
+                answer, temperature=asked.sampling.drawn_at, seed=asked.sampling.seed
             )
         if prompt is None:
             return answer
         return msgspec.structs.replace(answer, prompt=pack_tokens(prompt))
 
     def faults_of(self, events: StepEvents) -> list[str]:
-        """Return a sentence on each answer that ends elsewhere than its client asked, has other
-        tokens' logprobs, or reuses what only other tenants can have computed.
+        """Return a sentence on each answer that ends elsewhere than its client asked, follows a
+        prompt of another length, has other tokens' logprobs, or reuses what only other tenants can
+        have computed.
 
         An engine that loses or confuses the settings of requests cannot see this itself.  Call it
         before ``on_step_events``.
         """
         faults: list[tuple[str, str]] = []
         for answer in events.finished:
-            rid, asked = answer.rid, self._sampling.get(answer.rid)
+            rid, asked = answer.rid, self._asked.get(answer.rid)
             faults.append((rid, self._beginnings.fault_of(rid, answer.cached_tokens)))
             if asked is not None:
-                faults.append((rid, _fault_of_end(answer, asked)))
+                faults.append((rid, _fault_of_prompt(answer, asked.prompt_tokens)))
+                faults.append((rid, _fault_of_end(answer, asked.sampling)))
                 logprobs = events.logprobs.get(rid, [])
-                faults.append((rid, _fault_of_logprobs(answer, asked, logprobs)))
+                faults.append((rid, _fault_of_logprobs(answer, asked.sampling, logprobs)))
         return [f"request {rid}: its client {fault}" for rid, fault in faults if fault]
 
     def on_step_events(self, events: StepEvents) -> None:
@@ -128,20 +143,27 @@ class Driver:
         # Refusals on arrival come first: they happened before the step ran.
         for refused in events.rejected:
             counts.rejected += 1
-            self._sampling.pop(refused.rid, None)
+            self._asked.pop(refused.rid, None)
             workload.on_rejected(refused.rid, refused.message)
         for rid in events.admitted:
             workload.on_admitted(rid)
         for rid in events.first_tokens:
             workload.on_first_token(rid, now_s)
         for ended in (*events.finished, *events.aborted):
-            self._sampling.pop(ended.rid, None)
+            self._asked.pop(ended.rid, None)
         for ended in events.finished:
             counts.finished += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
         for ended in events.aborted:
             counts.aborted += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
+
+
+def _fault_of_prompt(answer: Ended, sent: int | None) -> str:
+    """Return that ``answer`` follows a prompt of another length; empty if not, or if unknown."""
+    if sent is None or sent == answer.prompt_tokens:
+        return ""
+    return f"sent a prompt of {sent:,} tokens, and it was one of {answer.prompt_tokens:,}"
 
 
 def _fault_of_logprobs(answer: Ended, asked: Sampling, logprobs: Sequence[TokenLogprobs]) -> str:

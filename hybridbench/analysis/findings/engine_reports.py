@@ -319,13 +319,15 @@ class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
     only_engine: ClassVar[bool] = False
     meaning: ClassVar[str] = (
         "A client got other tokens than its request produced, other tokens' logprobs, an answer "
-        "that ends too early or too late, or one that reuses what another tenant computed."
+        "that ends too early or too late, one to a prompt of another length, or one that reuses "
+        "what another tenant computed."
     )
 
     def advice(self, found: Finding) -> str:
         return (
-            "Find where the request's limit on tokens, its stop tokens or its tenant are stored, "
-            "copied or replaced, and where its answer is cut off or handed to its client."
+            "Find where the request's prompt, its limit on tokens, its stop tokens or its tenant "
+            "are stored, copied or replaced, and where its answer is cut off or handed to its "
+            "client."
         )
 
 

@@ -203,6 +203,23 @@ def test_a_tenants_first_prompt_of_its_kind_reuses_nothing(
     )
 
 
+@pytest.mark.parametrize(
+    ("known", "computed", "is_fault"), [(True, 4, False), (True, 9, True), (False, 9, False)]
+)
+def test_an_answer_follows_the_prompt_that_its_client_sent(
+    known: bool, computed: int, is_fault: bool
+) -> None:
+    workload = FakeWorkload(1)
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    driver.pump(0.0)
+    rid = "r1" if known else "of another"
+
+    found = driver.faults_of(ended(m.Ended(rid, [5, 6], "length", computed, 0, None, None)))
+
+    said = ["request r1: its client sent a prompt of 4 tokens, and it was one of 9"]
+    assert found == (said if is_fault else [])
+
+
 def test_pausing_twice_is_pausing_once() -> None:
     workload = FakeWorkload()
     driver = Driver(workload, FakeTarget(FakeClock()))
