@@ -113,7 +113,7 @@ METRIC_NAME = re.compile(
     r"([_ ]?name|[.]type|[.]value)?_*",
     re.I,
 )
-_VALUE = re.compile(
+VALUE = re.compile(
     r"_?((counter|cntr|metric)?_?value|val|v|y|reading|asint|asdouble|mean/increment)([.](int64|double)value)?",
     re.I,
 )
@@ -234,7 +234,7 @@ def _metric_columns(
     """Find the column that names the value in each row, and the column of units, if any."""
     texts = [c for c in columns if METRIC_NAME.fullmatch(c.name) and number_in(c.cells[0]) is None]
     texts = [c for c in texts if c in keys or len(set(c.cells)) == 1]
-    values = sum(bool(_VALUE.fullmatch(c.name)) for c in columns)
+    values = sum(bool(VALUE.fullmatch(c.name)) for c in columns)
     statistics = any(_STATISTIC_OF.fullmatch(c.name) for c in columns)
     if not texts or values != (not statistics):
         return None, None
@@ -245,7 +245,7 @@ def _metric_columns(
 
 def _named(name: str, metric: str, unit: str) -> str:
     """Return the name of a column that holds the values of ``metric``; else ``name``."""
-    if _VALUE.fullmatch(name):
+    if VALUE.fullmatch(name):
         return metric + unit
     statistic = _STATISTIC_OF.fullmatch(name)
     return f"{metric}{statistic[2]} ({statistic[1]})" if statistic else name

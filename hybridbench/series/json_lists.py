@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.series.cells import is_number, number_in
 from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, table_of
 from hybridbench.series.source import Line, Source
@@ -58,6 +59,12 @@ class ObjectList:
         """Whether the first object has a number with a name for memory."""
         cells = self.rows[0].items()
         return any(is_memory(name) and number_in(text) is not None for name, text in cells)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether a text tells all objects apart; if none does, their place has to."""
+        names = (key for key, text in self.rows[0].items() if not is_number(text))
+        return any(len({row.get(key) for row in self.rows}) == len(self.rows) for key in names)
 
     @property
     def is_dated(self) -> bool:
@@ -115,17 +122,26 @@ def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
         raise source.wrong(f"holds no series; {EXPORT}, or a list of objects.")
     chosen = _of_samples(tables, source)
     columns: list[RawColumn] = []
+    read: set[str] = set()
     for paths in chosen:
         lists = [one for path in paths for one in tables[path]]
         if len(paths) > 1:
             lists = [replace(one, around={**one.around, "series": one.path}) for one in lists]
         before = f"{paths[0]}." if len(chosen) > 1 and paths[0] else ""
         group = 1 + max((column.group for column in columns), default=-1)
+        try:
+            table = table_of(_grid(lists), source)
+        except ConfigError:
+            # The processes of a machine may be too many to read beside its own memory.
+            if not columns:
+                raise
+            continue
+        read.update(paths)
         columns += [
             replace(column, name=before + column.name, group=group + column.group)
-            for column in table_of(_grid(lists), source)
+            for column in table
         ]
-    _note_unread(tables, {path for paths in chosen for path in paths}, source)
+    _note_unread(tables, read, source)
     return columns
 
 
@@ -157,10 +173,8 @@ def _of_samples(tables: Mapping[str, Sequence[ObjectList]], source: Source) -> l
         # A list inside each sample, such as that of its disks, does not replace the sample.
         dated = {path for path, lists in tables.items() if path in timed or lists[0].is_dated}
         chosen = {max(tables, key=lambda path: (path in dated, not path, counts[path]))}
-    elif not any(tables[path][0].has_memory for path in chosen):
-        # Only the processes or devices inside each sample have memory.
-        inside = {path for path, lists in tables.items() if lists[0].is_dated}
-        chosen = {path for path in inside if tables[path][0].has_memory} or chosen
+    # The processes or devices inside each sample may leak while the sample's own numbers do not.
+    chosen |= {path for path, lists in tables.items() if lists[0].is_dated and lists[0].has_memory}
     # Lists with the same keys are one table, as in {"gpu0": [...], "gpu1": [...]}.
     alike: dict[frozenset[str], list[str]] = {}
     for path, lists in tables.items():
@@ -186,7 +200,9 @@ def _grid(lists: Sequence[ObjectList]) -> Grid:
         around = {names[key]: one.around.get(key, "") for key in kept}
         if "unit" in around:
             around["unit"] = SERVICE_UNITS.get(around["unit"].casefold(), around["unit"])
-        every += [(one.line, {**around, **row}) for row in one.rows]
+        for place, row in enumerate(one.rows):
+            index = {"index": str(place)} if one.is_dated and not one.has_names else {}
+            every.append((one.line, {**around, **index, **row}))
     if len({line.number for line, _ in every}) == 1:
         # A document counts as one line, so number its rows instead.
         every = [(Line(number, ""), row) for number, (_, row) in enumerate(every, 1)]
@@ -259,7 +275,10 @@ def is_time(value: object) -> bool:
 def _ends(entry: Object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the values inside an object that are not objects, by dotted path; skip tables."""
     for key, value in entry.items():
-        if not isinstance(value, dict):
+        if isinstance(value, list) and is_memory(key) and is_column(value):
+            # One number for each device or worker.
+            yield from ((f'{prefix}{key}{{index="{i}"}}', one) for i, one in enumerate(value))
+        elif not isinstance(value, dict):
             yield f"{prefix}{key}", value
         elif value.keys() == {"value", "unit"} and is_json_number(value["value"]):
             yield f"{prefix}{key}", f"{value['value']} {value['unit']}"

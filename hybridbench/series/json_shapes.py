@@ -14,7 +14,7 @@ from typing import TypeGuard
 import numpy as np
 
 from hybridbench.foundation.foreign import ForeignDataError, json_value
-from hybridbench.series.grid import RawColumn
+from hybridbench.series.grid import VALUE, RawColumn
 from hybridbench.series.json_lists import (
     EXPORT,
     Object,
@@ -23,7 +23,6 @@ from hybridbench.series.json_lists import (
     is_time,
     lists_in,
     records,
-    rows_below_heading,
     table_in,
 )
 from hybridbench.series.owners import labels
@@ -133,7 +132,7 @@ def _series_in(node: object) -> Iterator[_Series]:
     """
     for below in node if isinstance(node, list) else ():
         yield from _series_in(below)
-    if not isinstance(node, dict) or rows_below_heading(node):
+    if not isinstance(node, dict) or table_in(node):
         return
     found = False
     for key, table, known in _tables(node):
@@ -166,7 +165,11 @@ def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Column], Sequence[_Va
         return
     plain = {k: v for k, v in node.items() if isinstance(v, list) and is_column(v)}
     named = [column for key, column in plain.items() if names_time(key.removesuffix("s"))]
-    yield "", [(node, column) for column in plain.values()], list(filter(_are_times, named))
+    times = list(filter(_are_times, named))
+    if not times:
+        yield "", [(node, column) for column in plain.values()], []
+    for key, column in plain.items() if times else ():
+        yield key, [(node, column)], times
     # Grafana nests a list of columns.
     for frame in node.values():
         if isinstance(frame, list) and frame and all(map(is_column, frame)):
@@ -238,7 +241,11 @@ def _labels(node: Object, key: str = "") -> dict[str, str]:
         return {str(key): str(value) for key, value in metric.items()}
     found = {str(k): str(v) for k, v in of_labels.items()} if isinstance(of_labels, dict) else {}
     names = (found.get("__name__"), *map(node.get, ("metric", "Label", "target", "name")))
-    name = next((one for one in names if one and isinstance(one, str)), key or "value")
+    name = next((one for one in names if one and isinstance(one, str)), "")
+    if not name:
+        found |= {label: text for label, text in node.items() if isinstance(text, str)}
+    if not VALUE.fullmatch(key.removesuffix("s")):
+        name = f"{name}.{key}".strip(".")
     if isinstance(node.get("scope"), str):
         found["scope"] = str(node["scope"])
     for number, tag in enumerate(tags if isinstance(tags, list) else ()):
@@ -246,7 +253,7 @@ def _labels(node: Object, key: str = "") -> dict[str, str]:
         found[tag_key if colon else f"tag{number}"] = value if colon else tag_key
     if is_json_number(node.get("query_index")):
         found["query"] = str(node["query_index"])
-    return {**found, "__name__": f"{name}{_unit(node)}"}
+    return {**found, "__name__": f"{name or 'value'}{_unit(node)}"}
 
 
 def _unit(node: Object) -> str:

@@ -362,15 +362,16 @@ def test_attributes_tell_whose_points_they_stand_beside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [{"cpu": 12}, {"cpu": 12, "mem_used_mib": 900}])
-def test_only_the_devices_inside_a_sample_may_have_memory(
-    tmp_path: Path, own: dict[str, int]
+@pytest.mark.parametrize("names_them", [True, False])
+def test_the_devices_inside_a_sample_are_judged_beside_it(
+    tmp_path: Path, own: dict[str, int], *, names_them: bool
 ) -> None:
     lines = [
         {
             "time": DATES[row],
             **own,
             "gpus": [
-                {"index": index, "memory_used_mib": values[row] / 2**20}
+                {"memory_used_mib": values[row] / 2**20} | ({"index": index} if names_them else {})
                 for index, (_, values) in enumerate(TWO)
             ],
         }
@@ -379,9 +380,8 @@ def test_only_the_devices_inside_a_sample_may_have_memory(
 
     verdict = judged(tmp_path, *lines)
 
-    of_sample = "mem_used_mib" in own
-    assert rates(verdict) == ({} if of_sample else {'memory_used_mib{index="1"}': "60.0"})
-    assert any("lists are not read: gpus" in note for note in verdict.notes) == of_sample
+    assert rates(verdict) == {'gpus.memory_used_mib{index="1"}': "60.0"}
+    assert not any("not read" in note for note in verdict.notes)
 
 
 def test_a_chosen_time_column_may_be_in_a_nested_list(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "nodes of Elasticsearch": (lambda i: json.dumps({"timestamp": int(at(i).timestamp() * 1000), "docs": {"count": 9000 + 90 * i, "deleted": i % 30}, "search": {"query_total": 50 * i, "open_contexts": 3 + i}, "indexing": {"index_total": 70 * i}, "get": {"total": 5 * i}, "rx_count": 9 * i, "jvm": {"heap_used_in_bytes": 2**30}}), {"search.open_contexts": "60?"}),
     "connections of nginx": (lambda i: json.dumps({"nowMsec": int(at(i).timestamp() * 1000), "connections": {"active": 100 + i % 13, "accepted": 9 * i, "requests": 20 * i}}), {}),
     "Go's runtime/metrics": (lambda i: json.dumps({"time": at(i).isoformat(), "/memory/heap/objects:bytes": 2**30 + 2**20 * i, "/gc/heap/allocs:bytes": 2**31 * i, "/gc/heap/frees:bytes": 2**31 * i, "/gc/cycles/total:gc-cycles": i}), {"/memory/heap/objects:bytes": "60.0"}),
+    "a number for each GPU": (lambda i: json.dumps({"ts": at(i).isoformat(), "rss_mib": 900, "gpu_mem_mib": [500 + i, 700]}), {'gpu_mem_mib{index="0"}': "60.0"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
@@ -176,6 +177,10 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
 RSS = [2**30 + 2**20 * row for row in ROWS]
 MOMENTS = [at(row).timestamp() for row in ROWS]
 DOCUMENTS: dict[str, object] = {
+    "columns in an object": {"data": {"time": MOMENTS, "rss_bytes": RSS, "fds": [40] * 120}},
+    "columns beside a name": [
+        {"host": "a", "time": MOMENTS, "rss_bytes": RSS, "fds": [40] * 120, "states": ["ok"]}
+    ],
     "lists side by side": {"time": MOMENTS, "rss_bytes": RSS, "open_fds": [40] * 120},
     "pandas, by columns": {
         "time": dict(zip(map(str, ROWS), MOMENTS, strict=True)),
