@@ -13,7 +13,8 @@ from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.grid import Grid, Row
 from hybridbench.series.refusals import NO_SHAPE, OF_FILES, RECORD_PROCESS, is_prose
 from hybridbench.series.source import Source, fitted
-from hybridbench.series.times import is_epoch, looks_like_time
+from hybridbench.series.times import is_epoch, is_moment, looks_like_time
+from hybridbench.series.units import is_memory
 
 # Rows of known tools, with the column names to use if the heading is missing.
 _N, _D = r"\d+", r"[\d.,]+[kmgt]?"
@@ -72,6 +73,9 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
             source.notes.append(f"read as rows of {names}")
             body = [(line, fitted(line.text, cells, whole)) for line, cells in rows]
             return Grid(whole, body, heading.number)
+    labelled = _labelled(rows)
+    if labelled is not None:
+        return labelled
     full = [cells for _, cells in rows if len(cells) == len(first)]
     columns = list(zip(*full, strict=True))
     kinds: list[str] = []
@@ -93,7 +97,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     # The number that was read may then be an id beside the measurement.
     known = known and not any(map(_hides_size, columns, kinds))
     if not known or (kinds[sizes[0]] == "number" and "time" not in kinds):
-        is_text = kinds[0] == "text" and is_prose([line for line, _ in rows])
+        is_text = kinds[0] in ("text", "time") and is_prose([line for line, _ in rows])
         raise source.wrong(f"{NO_SHAPE if is_text else _NO_HEADING}.", heading.number)
     if kinds[sizes[0]] != "whole":
         return Grid(named, rows, heading.number)
@@ -105,6 +109,24 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     named[sizes[0]] = name
     source.notes.append(_READ_AS[name])
     return Grid(named, rows, heading.number, {name: unit})
+
+
+def _labelled(rows: Sequence[Row]) -> Grid | None:
+    """Build a table of a time, a name and a value (``10:00:00 Heap used: 12 MB``), else None."""
+    ends = [
+        next((i for i, c in enumerate(cells) if c.endswith((":", "="))), 0) for _, cells in rows
+    ]
+    body = [
+        (line, [cells[0], " ".join(cells[1 : end + 1])[:-1], *cells[end + 1 :]])
+        for end, (line, cells) in zip(ends, rows, strict=True)
+        if end and is_moment(cells[0])
+    ]
+    if len(body) < len(rows) or any(len(cells) != 3 for _, cells in body):
+        return None
+    whole = {int(cells[2]) for _, cells in body if cells[2].isdecimal()}
+    memory = {cells[1] for _, cells in body if is_memory(cells[1])}
+    units = dict.fromkeys(memory, _size(whole, is_pid=False)[1] if whole else "")
+    return Grid(["time", "name", "value"], body, units=units)
 
 
 def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
