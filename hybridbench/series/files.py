@@ -31,7 +31,7 @@ from hybridbench.foundation.foreign import (
 from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_shapes import json_table
 from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
-from hybridbench.series.refusals import NO_SHAPE, what_it_is
+from hybridbench.series.refusals import AS_CSV, NO_SHAPE, what_it_is
 from hybridbench.series.source import Source, lines_of
 from hybridbench.series.table import table
 from hybridbench.series.timeline import Timeline, make_timeline
@@ -104,7 +104,7 @@ def series_of(source: Source, text: str) -> SeriesFile:
         if column.group not in timelines:
             timelines[column.group] = make_timeline(column.t_s, source, absolute=column.absolute)
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in columns):
-        raise source.wrong("no column but the time has two numbers or more; is it the right file?")
+        raise source.wrong(f"no column but the time has two numbers or more; {AS_CSV}.")
     risen = tuple(column.in_order(timelines[column.group]) for column in columns)
     return SeriesFile(source.name, risen, tuple(source.notes))
 

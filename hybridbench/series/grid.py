@@ -50,6 +50,7 @@ from hybridbench.series.times import (
     names_epoch,
     names_time,
     parse_times,
+    span_s,
     unit_in,
 )
 from hybridbench.series.units import (
@@ -271,12 +272,7 @@ def _with_whole_times(grid: Grid) -> Grid:
 
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
     """Drop a torn last row and duplicate rows from ``grid``; return it with its times."""
-    # A duplicate row equals the row above in every cell, including the time.
-    twice = [b[0].number for a, b in pairwise(grid.rows) if a[1] == b[1]]
-    rows = [grid.rows[0], *(b for a, b in pairwise(grid.rows) if a[1] != b[1])]
-    if twice:
-        said = words.times(len(twice), "row")
-        source.notes.append(f"{said} equal to the row above skipped, first line {twice[0]}")
+    rows = grid.rows
     try:
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")
     except BadTimeError as error:
@@ -293,7 +289,17 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
         return _with_times(replace(grid, rows=rows[: error.index]), at, unit, source)
     if not unit and number_in(rows[0][1][at]) and is_unit_unsure(times):
         raise _no_unit(grid.names[at], source)
-    return replace(grid, rows=rows), times
+    # A duplicate row equals an earlier one in every cell; without a date, the one above, because a
+    # time of day comes again the next day.
+    seen, kept = set[tuple[str, ...]](), list[int]()
+    for index, (_, cells) in enumerate(rows):
+        kept += [index] * (tuple(cells) not in seen)
+        seen = seen if times.absolute else set()
+        seen.add(tuple(cells))
+    if len(kept) < len(rows):
+        source.notes.append(f"{words.times(len(rows) - len(kept), 'row')} skipped as duplicates")
+    rows = [rows[index] for index in kept]
+    return replace(grid, rows=rows), replace(times, t_s=times.t_s[kept])
 
 
 def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
@@ -306,6 +312,9 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     epochs = [column for column in since if is_since_1970(column.cells)]
     counts = [c for c in columns if _counts(c.name) and c not in epochs]
     named = [c for c in columns if names_time(c.name) and c not in counts]
+    # Uptime: 3h
+    spans = [c for c in columns if names_time(f"{c.name} s") and span_s(c.cells[0]) is not None]
+    named = named or spans * (not grid.of_tool)
     # A date is more certain than a number that counts from a start, and goes on after a restart.
     certain = [column for column in named if column in (*dates, *epochs)]
     certain += [column for column in dates if len(set(column.cells)) == len(grid.rows)]

@@ -43,6 +43,8 @@ _LOOKED_AT = 12
 # A logfmt line, perhaps after a time and a word: ts=2026-11-20T10:00:00Z level=info rss=123MB, or
 # Total: reserved=5684MB, committed=4216MB.
 _FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|(?!\")\S*?)(?<![,;])[,;]*(?=\s|$)")
+# Go's example of MemStats prints Alloc = 12 MiB.
+_SPACED = re.compile(r"(?<=\w) = (?=\S)|(?<=\d) (?=[KMG]i?B\b)")
 _FIELDS = re.compile(
     r"(?:(?P<at>[^=]*?[\d\])Z])\s+)?(?:[A-Za-z]+:?\s+){0,3}"
     rf"{_FIELD.pattern}(?:\s+{_FIELD.pattern})*"
@@ -147,7 +149,8 @@ def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
 
 def _fields(text: str) -> dict[str, str] | None:
     """Return the fields of a line, with a leading time as ``time``; None for any other line."""
-    match = _FIELDS.fullmatch(text.strip())
+    text = _SPACED.sub(lambda spaced: spaced[0].replace(" ", ""), text.strip())
+    match = _FIELDS.fullmatch(text)
     if match is None or (match["at"] and not is_moment(match["at"].strip("[]"))):
         return None
     found = {name: value.strip('"') for name, value in _FIELD.findall(text)}

@@ -11,7 +11,7 @@ _LOOKED_AT, _BEGINNING = 12, 1000  # lines; characters of each that show whether
 _PS = "`while sleep 10; do date +%s; ps -o rss= -p PID; done`"
 _SMI = "`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv -l 10`"
 _METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
-_LINES = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
+AS_CSV = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
 _MACHINE = "is the memory of the whole machine and its page cache"
 _KERNEL = "`while sleep 10; do date +%s; grep -E 'MemAvailable|SUnreclaim' /proc/meminfo; done`"
 _BROKER = (
@@ -28,8 +28,7 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
         "is what gpustat prints for people": r"\[\d+\] NVIDIA .*\|",
     },
     f"record go_memstats of /metrics: {_METRICS}": {
-        "is Go's gctrace, or memory as a Go program prints it":
-            r"gc \d+ @[\d.]+s |\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
+        "is Go's gctrace": r"gc \d+ @[\d.]+s ",
         "is a report of pprof, of one moment":
             r"#? ?runtime\.MemStats|Type: (inuse|alloc)_|Showing nodes accounting",
     },
@@ -103,7 +102,7 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
     "request format=json or format=csv": {"is Graphite's raw format": r"[^,\s]+(,\d+){3}\|"},
     "print json.dumps(...), one object a line": {"is a Python dict": r"\s*\{'"},
     "print GC.stat.to_json, one object a line": {"is a Ruby hash": r"\{:?\"?\w+\"? ?=>"},
-    _LINES: {
+    AS_CSV: {
         "is an Erlang or Elixir term": r"\s*\[?\{\w+,|%\{\w|\s+(processes|atom)_used: \d",
         "is XML or HTML": r"\s*<(\?xml|!DOCTYPE|html)",
         "is a drawn box": r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$",
@@ -133,7 +132,7 @@ def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
     begins = [text[:_BEGINNING] for text in first]
     logs = [text for text in begins if _LEVEL.search(text) or _LABELLED.search(text)]
     if logs and 2 * len(logs) >= len(first):
-        return f"is a log; {_LINES}, or record the server's metrics: {_METRICS}"
+        return f"is a log; {AS_CSV}, or record the server's metrics: {_METRICS}"
     return ""
 
 
@@ -144,5 +143,5 @@ def is_prose(lines: Sequence[Line]) -> bool:
 
 
 NO_SHAPE = (
-    f"is not a table, not JSON and not a list of names and numbers; {_LINES}, or record {_PS}"
+    f"is not a table, not JSON and not a list of names and numbers; {AS_CSV}, or record {_PS}"
 )

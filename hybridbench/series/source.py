@@ -41,6 +41,8 @@ _NO_DATA = re.compile(
     r"\(?\d+ rows?(\)| affected\)| selected\.)$|\*+ \d+\. row \*+$|"
     # Around code in Markdown.
     r"```\w*$|"
+    # What script(1) writes, and an interrupt.
+    r"Script (started|done) on |\^C$|"
     # The head of BusyBox's top.
     r"Every [\d.]+s: |Mem: \d+K used, |CPU: +\d+% usr|Load average: "
 )
@@ -56,8 +58,8 @@ _TIME = (
 # Spaces inside a cell: in a time, an amount, or a dcgmi entity.
 _INNER_BLANKS = re.compile(
     rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
-    r"-- / --|\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|\d K$|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b|"
-    r"^Control Group\b"
+    r"-- / --|\b\d+(?:[.,]\d+)? (?:(?:[kKMGT]i?)?B|[KMGT]o)\b|\d K$|^Control Group\b|"
+    r"^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b"
 )
 _JOINED = "\x00"
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
@@ -170,6 +172,10 @@ def wide(text: str) -> list[str]:
 def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
     """Fit a row's cells to ``names``; commands and docker's cells may contain spaces."""
     spare = len(row) - len(names)
+    if spare == -1:
+        # A day and a time of day are one cell, below `Date Time`.
+        parts = (cell.split(" ", 1) if is_moment(cell) else [cell] for cell in row)
+        return [part for two in parts for part in two]
     if spare <= 0:
         return row
     apart = wide(text)

@@ -75,7 +75,7 @@ def _is_row(text: str, width: int) -> bool:
     each = stripped.lstrip("# ").split()
     if len(each) == width > 1 and any(map(names_time, each)):
         return True
-    words = [word.strip() for word in re.split(r"\s{2,}|[,;\t]", stripped.lstrip("# "))]
+    words = [word.strip() for word in re.split(r"\s{2,}|[,;\t|]", stripped.lstrip("# "))]
     return (len(words) > 1 and any(map(names_time, words))) or bool(_COMMENT_ROW.match(stripped))
 
 
@@ -105,10 +105,14 @@ def _parted(lines: Sequence[Line], mark: str | None, source: Source) -> list[Row
         return [(line, _untied(blank_cells(line.text.lstrip("# ")))) for line in lines]
     reader = csv.reader([line.text for line in lines], delimiter=mark, skipinitialspace=True)
     try:
-        return [(lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader]
+        rows = [(lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         number = lines[min(reader.line_num, len(lines)) - 1].number
         raise source.wrong(f"is not a table ({error}); is a quote left open?", number) from error
+    full = [(line, list(filter(None, cells))) for line, cells in rows]
+    # Several tabs in a row align columns by hand.
+    by_hand = mark == "\t" and len({len(cells) for _, cells in rows}) > 1
+    return full if by_hand and len({len(cells) for _, cells in full}) == 1 else rows
 
 
 def _as_wide_as_heading(rows: Sequence[Row]) -> Sequence[Row]:
@@ -285,7 +289,9 @@ def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) ->
     width = len(read.names)
     good = [row for row in read.rows if len(row[1]) == width]
     bad = [row for row in read.rows if len(row[1]) != width]
-    if len(good) <= 2 * len(bad) and is_prose([line for line, _ in rows]):
+    is_lost = len(good) <= 2 * len(bad)
+    is_empty = len(rows) > 2 and not read.rows
+    if is_lost and (is_empty or is_prose([line for line, _ in rows])):
         raise source.wrong(f"{NO_SHAPE}.")
     hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
     source.leave_out(

@@ -15,7 +15,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.series.source import Source
 
 _DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
-_UNSORTED_MIN = 0.1  # if more of the rows go back and no two times are equal: an unsorted file
+_UNSORTED_MIN = 0.1  # if more of the rows go back and few times are equal: an unsorted file
 _RESTARTS_MAX = 200
 _DOUBLES_MAX, _DOUBLES_LEAST = 0.05, 3
 _SUMMER_TIME_S = 3600.0
@@ -43,9 +43,10 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
     t = t_s[rows]
     starts: tuple[float, ...] = ()
     behind = t < np.maximum.accumulate(t)
+    few = max(_DOUBLES_LEAST, _DOUBLES_MAX * t.size)
     if behind.any():
-        if np.mean(np.diff(t) < 0) > _UNSORTED_MIN and np.unique(t).size == t.size:
-            order = np.argsort(t)
+        if np.mean(np.diff(t) < 0) > _UNSORTED_MIN and t.size - np.unique(t).size <= few:
+            order = np.argsort(t, kind="stable")
             rows, t = rows[order], t[order]
             note("the rows were not in the order of their times: sorted")
         elif behind.mean() <= _DROPPED_MAX:
@@ -63,7 +64,7 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
             )
     last_of_its_time = np.concatenate([np.diff(t) > 0, [True]]) if t.size else np.ones(0, bool)
     doubles = int((~last_of_its_time).sum())
-    if doubles > max(_DOUBLES_LEAST, _DOUBLES_MAX * t.size):
+    if doubles > few:
         raise source.wrong(
             f"{doubles} of {t.size} rows share their time with another: several processes in one "
             "file? keep the rows of one, or add a column that says whose row it is."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,6 +13,7 @@ from itertools import takewhile
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
+from hybridbench.foundation.units import parse_duration_s
 from hybridbench.series.cells import is_number, may_be_grouped
 
 # Python, pandas and ps may put days first: 1 day, 2:03:04; 0 days 00:10:00; 1-02:03:04.  Only ps
@@ -80,6 +82,8 @@ _EPOCH_NAME = re.compile(
 # Alone, these often mean something else: a minimum, a letter, a host's uptime.
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
+# 20 min, 1h 30m, but not months
+_UNIT_OF_SPAN = re.compile(r" ?(ms|[smhd])(?!o)[a-z]*[ .]*")
 _DAY_S = 86400.0
 _YEAR_DAYS = 365
 # Excel counts days since 1899; these bounds are the years 2000 to 2100.  Steps of up to an hour
@@ -88,7 +92,8 @@ _EXCEL_1970, _EXCEL_DAYS, _EXCEL_STEP_MAX, _WEEK = 25569, (36526, 73051), 0.05, 
 # The forms: a time of day, ISO 8601, ``_DATES``, a date without a year, one with a month in an
 # unknown language, and ps's ELAPSED.
 _OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
-_COUNTS_ON = (_OF_DAY, *_OF_YEAR, _LOCAL, _OF_PS)
+_SPAN = "duration"
+_COUNTS_ON = (_OF_DAY, *_OF_YEAR, _LOCAL, _OF_PS, _SPAN)
 _ALL_FORMS = (_OF_DAY, _ISO, *_DATES, *_OF_YEAR, _LOCAL)
 _FORMS = (
     "write ISO-8601 (2026-01-31T12:00:00Z), seconds since 1970 (or ms, us, ns), seconds from 0, or "
@@ -155,7 +160,7 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
     try:
         numbers = np.array(cells, dtype=np.float64)
     except ValueError:
-        return _words(cells, (_OF_PS,) if of_ps else _ALL_FORMS)
+        return _words(cells, (_OF_PS,) if of_ps else (*_ALL_FORMS, _SPAN))
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
         raise BadTimeError(int(bad[0]), cells[int(bad[0])])
@@ -291,6 +296,8 @@ def _whole_day(match: re.Match[str]) -> str:
 
 def _seconds(form: str, text: str) -> float | None:
     """Return seconds since 1970, or since a start, midnight, month or year, if ``form`` fits."""
+    if form == _SPAN:
+        return span_s(text)
     if form in (_OF_DAY, _OF_PS, _LOCAL):
         return _of_month(text) if form == _LOCAL else _of_day(text, of_ps=form == _OF_PS)
     # Checking for separators is quick; parsing a date is slow.
@@ -316,6 +323,13 @@ def _of_day(text: str, *, of_ps: bool = False) -> float | None:
         return None
     days, hour, minute, second = match.groups()
     return int(days or 0) * _DAY_S + int(hour or 0) * 3600 + int(minute) * 60 + float(second)
+
+
+def span_s(text: str) -> float | None:
+    """Return the seconds of a duration, such as ``20 min`` or ``1h 30m``; None for other text."""
+    with suppress(ValueError):
+        return None if is_number(text) else parse_duration_s(_UNIT_OF_SPAN.sub(r"\1", text.lower()))
+    return None
 
 
 def _of_month(text: str) -> float | None:

@@ -446,6 +446,15 @@ def test_doubled_rows_are_no_series_of_their_own(tmp_path: Path) -> None:
     assert read(tmp_path, text).names() == ("state", "rss")
 
 
+def test_rows_that_stand_twice_in_no_order_count_once(tmp_path: Path) -> None:
+    rows = [f"{1_790_000_000 + 60 * t},{t}" for t in range(100)]
+    rows = [(rows * 2)[i] for i in np.random.default_rng(0).permutation(200)]
+
+    (column,) = read(tmp_path, "\n".join(["time,rss_mib", *rows])).columns
+
+    np.testing.assert_array_equal(column.value, np.arange(100))
+
+
 @pytest.mark.parametrize("gap", ["na", "-"])
 def test_a_gap_in_a_column_without_a_heading_is_no_reading(tmp_path: Path, gap: str) -> None:
     text = f"1800000000 5000\n1800000010 {gap}\n1800000020 5004\n1800000030 5008\n"
