@@ -15,7 +15,7 @@ import numpy as np
 from hybridbench.analysis.findings import words
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.units import format_duration
-from hybridbench.series.times import is_epoch, is_moment, parse_times
+from hybridbench.series.times import is_epoch, is_moment, names_time, parse_times
 
 _BAD_SHARE = 0.01
 # Colours, cursor movements, window titles and character sets.
@@ -172,16 +172,17 @@ def wide(text: str) -> list[str]:
 def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
     """Fit a row's cells to ``names``; commands and docker's cells may contain spaces."""
     spare = len(row) - len(names)
-    if spare == -1:
+    of_text = [i for i, name in enumerate(names) if name.lower() in COMMANDS]
+    if spare == -1 or (of_text and all(map(names_time, names[:2]))):
         # A day and a time of day are one cell, below `Date Time`.
         parts = (cell.split(" ", 1) if is_moment(cell) else [cell] for cell in row)
-        return [part for two in parts for part in two]
+        row = [part for two in parts for part in two]
+        spare = len(row) - len(names)
     if spare <= 0:
         return row
     apart = wide(text)
     if len(apart) == len(names) > 1:
         return apart
-    of_text = [i for i, name in enumerate(names) if name.lower() in COMMANDS]
     if not of_text:
         return row
     at = of_text[0]

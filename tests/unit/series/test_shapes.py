@@ -134,7 +134,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "names after the time": (lambda i: f"{at(i):%H:%M:%S} RSS: {500000 + 1000 * i}\n{at(i):%H:%M:%S} Peak: 900000", {"RSS": "58.6"}),
     "a rise of what is left": (lambda i: f"{at(i).isoformat()} MemAvailable: {500000 + 1000 * i} kB", {}),
     "a fall of what is left": (lambda i: f"{at(i).isoformat()} Mem available: {9000 - i} MB", {"Mem available": "57.2"}),
-    "a day and a time of day": (lambda i: ("Date       Time     PID RSS\n" if i == 0 else "") + f"{at(i):%Y-%m-%d %H:%M:%S} 42 {500000 + 1000 * i}", {"RSS": "58.6"}),
+    "a day and a time of day": (lambda i: ("Date       Time     PID RSS COMMAND\n" if i == 0 else "") + f"{at(i):%Y-%m-%d %H:%M:%S} 42 {500000 + 1000 * i} python3 a.py --x", {"RSS": "58.6"}),
     "a day and a time of day in French": (lambda i: ("Date Heure RSS\n" if i == 0 else "") + f"{at(i):%d/%m/%Y %H:%M:%S} {1000 + i},5 Mo", {"RSS": "57.2"}),
     "durations": (lambda i: ("Uptime,rss_mib\n" if i == 0 else "") + f"{i // 60}h {i % 60}m,{1000 + i}", {"rss_mib": "60.0"}),
     "durations in Markdown": (lambda i: ("| Elapsed | RSS |\n|---|---|\n" if i == 0 else "") + f"| {i} min | {1000 + i} MiB |", {"RSS": "60.0"}),
