@@ -429,7 +429,7 @@ class _JudgedFile:
         so_far = column.counts or counts_so_far(column.name, self._bare_names)
         if so_far and meaning.role is Role.LEVEL and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
-        timed = not meaning.known or meaning.unit is Unit.SECONDS
+        timed = not meaning.known or meaning.unit in (Unit.SECONDS, Unit.MILLISECONDS)
         if timed and (_numbers_rows(column) or _is_clock(column)):
             return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role not in (Role.SHOWN, Role.LOAD):

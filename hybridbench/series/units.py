@@ -38,7 +38,9 @@ SERVICE_UNITS: Mapping[str, str] = {
 # Units that tools print without decimals.
 WHOLE_UNITS = frozenset({"b", "byte", "bytes", "kb", "kib", "ki"})
 # Columns that identify a process; a new number is a new process.
-PROCESS_ID = re.compile(r"(.*[.])?(p?pid|process_start_time_seconds|process[_ ]?id)", re.I)
+PROCESS_ID = re.compile(
+    r"(.*[.\\])?(p?pid|process_start_time_seconds|process[_ ]?id|id process)", re.I
+)
 # How often or when a process restarted, and how long a process or machine has been up.
 RESTARTED = re.compile(r"(.*[^a-z])?restart(s|[_ ]?(count|time))([^a-z].*)?", re.I)
 UPTIME = re.compile(r".*(uptime|(?<![a-z])up_time).*", re.I)
@@ -100,10 +102,10 @@ _SHOWN = re.compile(
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
     r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     # How long a pod has existed: 5m; MySQL's cache, whose size is a setting.
-    r"age|(.*_)?innodb_buffer_pool_\w+|"
+    r"age|page[_ ]life[_ ]expectancy|(.*_)?innodb_buffer_pool_\w+|"
     # .NET counts some per interval: (By / 1 sec).
     r"(min|maj)flt/s|.* / \d+ sec\W.*|(net|block)[ _]?i/?o|(read|write)[_ ]bytes|"
-    r"%(usr|system|guest|wait)|tty|stat|start|job_?id|"
+    r"%(usr|system|guest|wait)|(.*\\)?% \w+ time|tty|stat|start|job_?id|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc(total|chunk)|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
@@ -130,7 +132,7 @@ _CUMULATIVE = re.compile(
     r"(.*[._])?time_in_(milli|micro|nano)s|nr_(periods|throttled|bursts)|"
     r"[rw]char|sysc[rw]|cancelled_write_bytes|(usage|user|system|throttled|burst)_usec|"
     r"memory[._]events[._:](local[._:])?(low|high|max|oom\w*)|"
-    rf"{UPTIME.pattern}|gc_?(count|num)|(time|zeit)\+?|vmhwm|vmpeak|memory[.]?peak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    rf"{UPTIME.pattern}|gc_?(count|num)|(time|zeit)\+?|vm_?(hwm|peak)(_[kmg]i?b)?|memory[.]?peak|.*_seconds_(total|sum)|.*_total_(seconds|[mun]?s)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
 # Words for events and traffic so far: a column that has one and never falls is not a level.
@@ -143,9 +145,10 @@ _SO_FAR = re.compile(
     r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
-    r"heap[._]total_allocated|gc[._]memory[._](allocated|promoted)|"
-    r"(net(work)?|disk|block)[_ ](in(put)?|out(put)?)|joules)([_ .:/-](bytes|[kmg]i?b|count|"
-    r"total|num|size|in|documents|objects|pages|keys|rows|lines|tasks|jobs|requests|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
+    r"heap[._]total_allocated|gc[._]memory[._](allocated|promoted)|(down|up)load(ed)?|transfer(red)?|"
+    r"(net(work)?|disk|block|swapped|paged)[_ ](in(put)?|out(put)?)|joules)"
+    r"([_ .:/-](bytes|[kmg]i?b|count|total|num|size|in|documents|objects|pages|keys|rows|lines|"
+    r"tasks|jobs|req(uest)?s|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
     # WiredTiger: bytes read into cache.
     r"([_ ]?[(\[]\w+[)\]]|[_ ](into|from|by)[_ ].*)?$|^cum(ulative)?_|"
     r"(^(if_)?|[._]op_)(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$|"
@@ -164,8 +167,8 @@ _MAY_COUNT = re.compile(
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     # A total may be of all time.
     r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
-    r"(total_alloc|allocs|views|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
-    r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes|store[.]size|"
+    r"(total_alloc|alloc(ation)?s|registered|views|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
+    r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes?|store[.]size|"
     r"(log|wal|db|redo)[_ ](total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
     # Of tasks or pages, for example, a program may count those that it has handled.
     r"(?!(.*[^a-z])?(thread|fd|handle|object|connection|socket|process|slot|session|client|listener)"
@@ -389,7 +392,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
-    if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
+    if _COUNTER.search(words) and not _NO_COUNTER.search(words):
         return Meaning(Role.COUNTER, Unit.COUNT)
     is_left = bool(_IS_LEFT.search(words))
     return replace(level, higher_is_worse=not is_left, may_count=bool(_MAY_COUNT.fullmatch(words)))

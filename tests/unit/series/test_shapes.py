@@ -798,9 +798,10 @@ def test_another_column_that_leaks_counts_beside_a_threshold_unless_only_that_is
 
 
 def test_a_clock_is_no_level_but_a_level_that_rises_with_it_is(tmp_path: Path) -> None:
-    rows = [f"{60 * row},{60 * row},{row},{40 + 60 * row}" for row in ROWS]
+    rows = [f"{60 * row},{60 * row},{row},{60000 * row},{40 + 60 * row}" for row in ROWS]
 
-    verdict = judged(tmp_path, "\n".join(["time,wtime,wall_minutes_time (min),fds", *rows]))
+    heading = "time,wtime,wall_minutes_time (min),elapsed_ms,fds"
+    verdict = judged(tmp_path, "\n".join([heading, *rows]))
 
     assert [row.name for row in verdict.rows] == ["fds"]
     assert verdict.kind is VerdictKind.LEAK
@@ -924,7 +925,9 @@ def test_few_digits_that_rise_bound_no_growth(
         *("net_in", "network out", "gc_time_ms", "total_pause_ns", "total_connections", "accepted"),
         *("dotnet.gc.heap.total_allocated (By)", "seq", "expired_keys", "total_net_input_bytes"),
         *("CumConns", "memoryInfo.pfaults", "accepted conn", "in_bytes", "ifOutOctets", "bytes_in"),
-        *("gc_num", "gc_bytes_reclaimed"),
+        *("gc_num", "gc_bytes_reclaimed", "downloaded_mb", "transfer_gb", "swapped_in"),
+        *("gc_pause_total_ms", "totalRequests", "Page life expectancy", "VmHWM_kb"),
+        r"\\host\Process(python)\% Processor Time",
         *("memory.events.high", "memory_events_local_oom_kill", "num_processes_started"),
         'tasks{State="FINISHED"}',
     ],
@@ -948,7 +951,11 @@ def test_free_space_on_a_disk_that_only_falls_is_undecided_like_the_space_in_use
 
 
 @pytest.mark.parametrize(
-    "name", ["messages", "log_lines", "disk_used_bytes", "wal_bytes", "db_total_size_in_bytes"]
+    "name",
+    [
+        *("messages", "log_lines", "disk_used_bytes", "wal_bytes", "db_total_size_in_bytes"),
+        *("users_registered", "inode_used", "allocations"),
+    ],
 )
 def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(
     tmp_path: Path, name: str
