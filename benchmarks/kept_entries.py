@@ -25,7 +25,7 @@ from hybridbench.analysis.facts.censuses import heaps_of
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import kept_findings
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 
 _ROSE = "rose at every scan"
 # Runs alternate between no idle points and one per minute.

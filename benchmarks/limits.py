@@ -26,7 +26,8 @@ from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.foundation.errors import ExitCode, HybridbenchError
 from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.events import Phase
-from hybridbench.records.verdict import MetricResult, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import MetricResult
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.reader import read_run
 from hybridbench.targets.own_process import own_command

@@ -32,7 +32,7 @@ from hybridbench.analysis.judge import judge
 from hybridbench.defects.mutants import COUNTER, Candidate, candidates_in, changed_module
 from hybridbench.foundation.errors import UsageError
 from hybridbench.records.events import Steady
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.rundir.reader import read_run
 from hybridbench.selftest.mutants import FINDINGS
 from hybridbench.targets.driven import driven_release

@@ -10,15 +10,9 @@ from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.reasons import NoSteadyState
 from hybridbench.foundation.metrics import label_of
 from hybridbench.foundation.units import format_byte_rate, format_duration
-from hybridbench.records.finding import Recorded
+from hybridbench.records.finding import Finding, Recorded, VerdictKind
 from hybridbench.records.rates import full_rate_text
-from hybridbench.records.verdict import (
-    Bounds,
-    Finding,
-    MetricResult,
-    Verdict,
-    VerdictKind,
-)
+from hybridbench.records.verdict import Bounds, MetricResult, Verdict
 
 
 def in_words(verdict: Verdict) -> Verdict:

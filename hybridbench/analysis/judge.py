@@ -57,13 +57,12 @@ from hybridbench.analysis.trend.resolution import smallest_leak_called
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import TARGET_ENDED, ExtensionEnded, StoppedEarly
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.verdict import (
     Bounds,
     Failure,
-    Finding,
     MetricResult,
     Verdict,
-    VerdictKind,
     memory_result,
     precedence,
 )

@@ -35,8 +35,9 @@ from hybridbench.records.events import (
     StoppedEarly,
     WorkloadFailed,
 )
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
+from hybridbench.records.verdict import MetricResult, memory_result
 
 # Counters of requests that failed, or were refused with a status unrelated to the request itself.
 _REFUSED: Final = "events.requests_rejected."

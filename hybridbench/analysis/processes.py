@@ -24,7 +24,8 @@ from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.foundation.labels import labelled, unlabelled, whose
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Segment
-from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
+from hybridbench.records.verdict import MetricResult
 
 # A process whose last sample is this much older than another's ended earlier.
 _OVER_S: Final = 10.0

@@ -34,8 +34,9 @@ from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import Check, Kind, MetricSpec, Unit, spec_of
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import Event, Steady
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Failure, MetricResult, Rate, Reason, VerdictKind
+from hybridbench.records.verdict import Failure, MetricResult, Reason
 
 _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0

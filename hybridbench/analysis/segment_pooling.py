@@ -36,15 +36,8 @@ from hybridbench.analysis.trend.reasons import (
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import Unit, spec_of
 from hybridbench.foundation.units import format_duration
-from hybridbench.records.verdict import (
-    DecayResult,
-    Finding,
-    MetricResult,
-    Rate,
-    VerdictKind,
-    Why,
-    leak_kind,
-)
+from hybridbench.records.finding import Finding, Rate, VerdictKind
+from hybridbench.records.verdict import DecayResult, MetricResult, Why, leak_kind
 
 _Z95 = 1.959964
 # One-sided confidence for a leak, as for a trend in one segment.

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from hybridbench.analysis.findings.growth import Growth
 from hybridbench.foundation.units import format_duration
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind, leak_kind
+from hybridbench.records.finding import Finding, VerdictKind
+from hybridbench.records.verdict import Verdict, leak_kind
 
 # Share of the planned time after which a trend counts even without a ``steady`` event.
 FIRST_LOOK = 0.5

@@ -36,6 +36,7 @@ from hybridbench.foundation.thresholds import (
     Threshold,
     parse_threshold,
 )
+from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.threshold_result import (
     Missing,
     ThresholdOutcome,
@@ -43,7 +44,7 @@ from hybridbench.records.threshold_result import (
     Unmeasured,
     UnmeasuredCode,
 )
-from hybridbench.records.verdict import DecayResult, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.records.verdict import DecayResult, MetricResult
 
 # Requests can pile up without a leak.
 _LOAD = ("running_requests", "waiting_requests", "max_running_requests")

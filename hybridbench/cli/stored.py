@@ -15,8 +15,8 @@ from hybridbench.cli.options import OnlyModel, OnlyProfile
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.foundation.safe_output import echo, emit, one_line
 from hybridbench.foundation.units import format_duration
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.records.verdict import VerdictKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,8 @@ from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
-from hybridbench.records.verdict import VerdictKind, leak_kind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import leak_kind
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.runs.machine import git
 

@@ -41,6 +41,7 @@ from hybridbench.over_time.plan import is_release
 from hybridbench.over_time.policy import SLOWER, worst_kind
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.events import Extended, ExtensionEnded, Interrupted
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
@@ -50,7 +51,7 @@ from hybridbench.records.nightly import (
 )
 from hybridbench.records.stored_verdict import read_verdict
 from hybridbench.records.threshold_result import ThresholdOutcome
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run

@@ -25,10 +25,10 @@ from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import AT_REST, COLLECTIBLE, MEMORY, declared
 from hybridbench.foundation.thresholds import Stat
 from hybridbench.over_time.stored import GreenRun
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.nightly import AttemptFinding, CellFinding, CellResult, CellState
 from hybridbench.records.rates import full_rate_text
-from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.report.wording import metric_label
 
 THROUGHPUT: Final = "throughput_tokens_per_s"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from hybridbench.over_time.comparer import THROUGHPUT
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.nightly import (
     CellFinding,
     CellResult,
@@ -15,7 +16,6 @@ from hybridbench.records.nightly import (
     NightlyRun,
     counted,
 )
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.document import (
     Document,
     DocumentKind,

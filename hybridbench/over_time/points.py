@@ -17,13 +17,13 @@ from hybridbench.over_time.comparer import (
     environment,
     series_facts,
 )
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Git, Manifest
 from hybridbench.records.stored_verdict import (
     MeasuredRate,
     VerdictValues,
     read_verdict_part,
 )
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs
 from hybridbench.rundir.lock import holder_of

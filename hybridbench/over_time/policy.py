@@ -12,6 +12,7 @@ from typing import Final
 from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.units import format_duration
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
@@ -25,7 +26,7 @@ from hybridbench.records.nightly import (
     Waiver,
     parse_max_rate,
 )
-from hybridbench.records.verdict import EXIT_CODE, VerdictKind, leak_kind, precedence
+from hybridbench.records.verdict import EXIT_CODE, leak_kind, precedence
 from hybridbench.runs.plan import default_extend_s
 
 SLOWER: Final = "slower"  # kind of finding for a comparison's throughput or cost

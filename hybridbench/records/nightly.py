@@ -29,8 +29,9 @@ from hybridbench.foundation.setting_types import (
     Text,
 )
 from hybridbench.foundation.units import PER_HOUR, parse_amount
+from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.manifest import INT64, Int64, Wall
-from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
+from hybridbench.records.verdict import leak_kind
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHTLY_SCHEMA: Final = "hybridbench.night/1"

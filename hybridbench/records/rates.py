@@ -7,7 +7,7 @@ from typing import Final
 
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import digits_apart, format_bytes, format_count
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import Rate
 
 # Denominators of rates over time, rather than per event.
 TIME_UNITS: Final = frozenset({"h", "min", "s"})

@@ -14,9 +14,9 @@ from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
-from hybridbench.records.finding import Recorded
+from hybridbench.records.finding import Finding, Rate, Recorded, VerdictKind
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
 _REBUILD: Final = "rebuild it with 'hybridbench report'"

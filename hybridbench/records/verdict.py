@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import cached_property
-from typing import Annotated, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import MEMORY, spec_of
 from hybridbench.records.codec import to_json
-from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Words
+from hybridbench.records.finding import (
+    Finding,
+    Rate,
+    VerdictKind,
+)
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.threshold_result import ThresholdResult
-
-
-class VerdictKind(StrEnum):
-    """The outcome of a run; verdicts.md says what each one asserts."""
-
-    CLEAN = "CLEAN"
-    LEAK = "LEAK"
-    DEGRADED = "DEGRADED"
-    INVARIANT = "INVARIANT"
-    CORRUPT = "CORRUPT"
-    INCONCLUSIVE = "INCONCLUSIVE"
-    CRASHED = "CRASHED"
-    INVALID = "INVALID"
-
 
 # If several findings hold, the first of these is the verdict; every finding is kept.
 # A doubtful run (INVALID) cannot refute what was counted, only what was fitted.
@@ -51,10 +38,6 @@ EXIT_CODE: Mapping[VerdictKind, ExitCode] = {kind: ExitCode[kind.name] for kind 
 # The model of a metric with too few samples to fit any: it has no rate.
 NO_MODEL = "none"
 
-# Ends of an interval; an infinite end is stored as null.
-LowerEnd = Annotated[float, msgspec.Meta(extra={"null": -math.inf})]
-UpperEnd = Annotated[float, msgspec.Meta(extra={"null": math.inf})]
-
 WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
 
 
@@ -72,102 +55,6 @@ def leak_kind(kind: str) -> str:
     which may change from one run to the next.
     """
     return WAITING if kind == RETAINED else kind
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A growth rate with its interval: ``value`` [``lower``, ``upper``] in ``unit`` per ``per``."""
-
-    value: float
-    lower: LowerEnd
-    upper: UpperEnd
-    unit: str  # "B", "slots", "nodes"
-    per: str  # "h", or the driver's singular: "request", "evicted node"
-    confidence: float = 0.95
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One problem that was found.
-
-    ``subject`` is what leaks or is inconsistent (metric, pool, class), ``driver`` the event counter
-    that explains it (None if only time does) and ``driven`` the evidence for it.  ``segments`` are
-    those of a resumed run in which it was found, counted from 1.
-    """
-
-    basis: Basis
-    verdict: VerdictKind
-    subject: str
-    driver: str | None = None
-    rates: tuple[Rate, ...] = ()
-    since_s: float | None = None
-    driven: HowDriven | None = None
-    faster_than_memory: Faster | None = None
-    segments: tuple[int, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """The stable name of the finding: ``residual``, ``growth``."""
-        return self.basis.code
-
-    @property
-    def exact(self) -> bool:
-        """Whether it rests on counts, so that doubts about the run do not invalidate it."""
-        return self.basis.is_exact
-
-    @property
-    def title(self) -> str:
-        """One sentence: what, how much, since when."""
-        return self._words.title
-
-    @property
-    def cause(self) -> str:
-        """What explains it; empty if unknown."""
-        return self._words.cause
-
-    @property
-    def evidence(self) -> tuple[str, ...]:
-        """One line for each piece of evidence."""
-        faster, parts = self.faster_than_memory, [f"{number}" for number in self.segments]
-        return (
-            *(() if faster is None else (faster.text,)),
-            *self._words.evidence,
-            *((f"in segment{'s' * (len(parts) > 1)} {' and '.join(parts)}",) if parts else ()),
-        )
-
-    @property
-    def data(self) -> dict[str, JsonValue]:
-        """All values that support it, by name, as in verdict.json."""
-        faster = self.faster_than_memory
-        return {
-            **self.basis.as_data(),
-            **({} if self.driven is None else to_json(self.driven)),
-            **({} if faster is None else {"faster_than_memory": faster.as_data()}),
-            **({"segments": list(self.segments)} if self.segments else {}),
-        }
-
-    def make_words(self) -> None:
-        """Generate the sentences now, and keep them.
-
-        Raises:
-            Exception: a value that they need is missing or invalid.
-        """
-        _ = self._words
-
-    @cached_property
-    def _words(self) -> Words:
-        return self.basis.words(self)
-
-
-def recorded(
-    kind: str,
-    verdict: VerdictKind,
-    subject: str,
-    title: str = "",
-    data: Mapping[str, JsonValue] | None = None,
-) -> Finding:
-    """Return a finding with a given title."""
-    return Finding(Recorded(name=kind, title=title, data=data or {}), verdict, subject)
 
 
 class Why(msgspec.Struct, frozen=True, dict=True):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.foundation.units import format_duration
-from hybridbench.records.finding import NextCommand, NextStep
+from hybridbench.records.finding import Finding, NextCommand, NextStep, VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Fact
 from hybridbench.report.wording import command_text, only_options, without_options
 from hybridbench.rundir.layout import STORE

@@ -33,16 +33,11 @@ from hybridbench.records.events import (
     event_data,
     kind_of,
 )
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.rates import TIME_UNITS, per_text
-from hybridbench.records.verdict import (
-    Finding,
-    MetricResult,
-    Verdict,
-    VerdictKind,
-    memory_result,
-)
+from hybridbench.records.verdict import MetricResult, Verdict, memory_result
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text

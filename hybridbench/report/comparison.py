@@ -22,9 +22,9 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.comparison.words import TOLD, display_name, leak_text, undecided_text
 from hybridbench.records.comparison import ComparisonManifest
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.threshold_result import ThresholdOutcome
-from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures, side_name

@@ -20,7 +20,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import label_of
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.report.comparison_tables import change, leak_rates, letter
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.gates import stopped_short

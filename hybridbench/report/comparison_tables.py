@@ -21,7 +21,7 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.comparison.words import display_name
 from hybridbench.foundation.labels import unlabelled, whose
 from hybridbench.foundation.metrics import Unit, label_of
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import (
     SHARE,

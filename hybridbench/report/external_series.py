@@ -11,8 +11,9 @@ from pathlib import Path
 from hybridbench.analysis.recorded import JudgedSeries
 from hybridbench.foundation.metrics import Unit
 from hybridbench.records.codec import to_json
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind
+from hybridbench.records.verdict import EXIT_CODE
 from hybridbench.report.advice import MEANING
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
 from hybridbench.report.quantity import (

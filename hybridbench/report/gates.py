@@ -14,13 +14,8 @@ from hybridbench.analysis.findings.instances import TOLERANCE, Instances
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.units import format_count
-from hybridbench.records.verdict import (
-    DecayResult,
-    Finding,
-    MetricResult,
-    Verdict,
-    VerdictKind,
-)
+from hybridbench.records.finding import Finding, VerdictKind
+from hybridbench.records.verdict import DecayResult, MetricResult, Verdict
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.quantity import SHARE, Quantity, Text, joined, phrase
 from hybridbench.report.threshold_gates import has_threshold_gate, threshold_gates

@@ -12,7 +12,8 @@ from typing import Final
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.judge import judge, with_failures
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.verdict import Failure, Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import Failure, Verdict
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document, DocumentKind

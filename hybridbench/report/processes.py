@@ -14,7 +14,8 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.foundation.labels import labelled, of_process, whose
 from hybridbench.foundation.metrics import MEMORY, Unit
 from hybridbench.records.events import ProcessEnded, ProcessStarted
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, Window, phrase, sure_text
 from hybridbench.report.wording import NO_RATE, growth_of

@@ -17,7 +17,7 @@ from hybridbench.analysis.comparison.words import ends_text, percent
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records import rates
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import Rate
 
 # Units besides those of metrics: a share from 0 to 1; a multiple of another value.
 SHARE: Final = "share"

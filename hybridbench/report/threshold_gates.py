@@ -9,12 +9,10 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet, measured_text
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.thresholds import Stat
+from hybridbench.records.finding import Finding
 from hybridbench.records.rates import TIME_UNITS
 from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
-from hybridbench.records.verdict import (
-    Finding,
-    Verdict,
-)
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Gate, GateState, Table
 from hybridbench.report.quantity import Quantity, Text, length
 

@@ -11,18 +11,11 @@ from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.analysis.trend.reasons import bound_of
 from hybridbench.foundation.labels import unlabelled, whose
 from hybridbench.foundation.metrics import Unit, spec_of
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Model
 from hybridbench.records.rates import TIME_UNITS, number
-from hybridbench.records.verdict import (
-    RETAINED,
-    WAITING,
-    Covered,
-    Finding,
-    MetricResult,
-    Verdict,
-    VerdictKind,
-)
+from hybridbench.records.verdict import RETAINED, WAITING, Covered, MetricResult, Verdict
 from hybridbench.report.document import Badge, Fact, Tone
 from hybridbench.report.quantity import (
     Phrase,

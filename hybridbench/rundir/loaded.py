@@ -10,8 +10,9 @@ from pathlib import Path
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Event
+from hybridbench.records.finding import Finding
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Finding, Verdict
+from hybridbench.records.verdict import Verdict
 from hybridbench.rundir.reader import read_run
 
 

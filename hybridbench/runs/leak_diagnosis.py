@@ -15,9 +15,10 @@ import msgspec
 
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import DiagnosisBaseline, DiagnosisStages, Hold, Reclaim
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.heap import Survey, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.interim import Judge
 from hybridbench.runs.wire_loop import Question, WireLoop
 

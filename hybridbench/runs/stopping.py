@@ -15,7 +15,8 @@ from hybridbench.analysis.headline import full_headline
 from hybridbench.analysis.stopping import Look, StopReason, decide, settled
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.interim import InterimJudge, Judge
 from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.recorder import Recorder

@@ -9,7 +9,8 @@ from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, Met
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.defects.defect import MILLISECONDS, Signature
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind, recorded
+from hybridbench.records.finding import Finding, Rate, VerdictKind, recorded
+from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.selftest.matrix import Expect, Row
 
 # Findings carry 95% intervals.  Because many rows are compared at once, each is widened to 99.9%:

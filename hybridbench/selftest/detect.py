@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridbench.analysis.judge import judge_so_far
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 
 _LOOKS = 16
 

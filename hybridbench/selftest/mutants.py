@@ -28,7 +28,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.defects.mutants import REACHED, Candidate, candidates
 from hybridbench.foundation.errors import HybridbenchError, UsageError, WorkerFailedError
 from hybridbench.records.events import Crash, Phase
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.truth import read_truth

@@ -34,7 +34,8 @@ from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import MEMORY, Unit
 from hybridbench.foundation.thresholds import ColumnThreshold, parse_column_threshold
 from hybridbench.foundation.units import format_duration, parse_duration_s
-from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
+from hybridbench.records.finding import Finding, VerdictKind
+from hybridbench.records.verdict import Failure, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.grid import RawColumn, columns_few

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from hybridbench.foundation.errors import ExitCode
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.stored_verdict import read_verdict
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import REPORT_HTML, VERDICT
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]

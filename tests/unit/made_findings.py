@@ -13,9 +13,18 @@ from hybridbench.analysis.findings.growth import Growth, Undecided, faster_than
 from hybridbench.analysis.findings.kinds import evidence_of, finding_kinds
 from hybridbench.analysis.trend import reasons
 from hybridbench.records.codec import from_json
-from hybridbench.records.finding import Basis, Evidence, Faster, HowDriven, Recorded
+from hybridbench.records.finding import (
+    Basis,
+    Evidence,
+    Faster,
+    Finding,
+    HowDriven,
+    Rate,
+    Recorded,
+    VerdictKind,
+)
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, Rate, Reason, VerdictKind
+from hybridbench.records.verdict import Reason
 
 _Named = TypeVar("_Named", bound=msgspec.Struct)
 

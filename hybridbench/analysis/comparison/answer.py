@@ -22,7 +22,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY
-from hybridbench.records.verdict import Rate, VerdictKind
+from hybridbench.records.finding import Rate, VerdictKind
 
 _LEAK: Final = VerdictKind.LEAK.value
 _RED = (Change.INTRODUCED, Change.WORSE)

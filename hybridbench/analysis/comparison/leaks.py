@@ -32,17 +32,14 @@ from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY, Unit
+from hybridbench.records.finding import Finding, Rate, VerdictKind, recorded
 from hybridbench.records.verdict import (
     DecayResult,
-    Finding,
     MetricResult,
-    Rate,
     Verdict,
-    VerdictKind,
     Why,
     leak_kind,
     memory_result,
-    recorded,
 )
 
 GROWTH, DECAY = "growth", "decay"

@@ -7,7 +7,8 @@ from typing import ClassVar
 from hybridbench.analysis.findings.growth import faster_than
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_percent
-from hybridbench.records.verdict import LowerEnd, Rate, Reason, UpperEnd
+from hybridbench.records.finding import LowerEnd, Rate, UpperEnd
+from hybridbench.records.verdict import Reason
 
 
 class FewPairs(Reason, frozen=True, kw_only=True):

@@ -18,8 +18,9 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.foreign import TIME_S_MAX
 from hybridbench.records.comparison import Count
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind, Why
+from hybridbench.records.verdict import Failure, Verdict, Why
 
 # An order effect is reported if it is large and significant.
 _ORDER_LARGE, _ORDER_SURE = 0.02, 0.01

@@ -26,8 +26,9 @@ from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.words import certain, headline, times
 from hybridbench.foundation.metrics import Unit, label_of
 from hybridbench.foundation.units import format_byte_rate
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.rates import full_rate_text, rate_text
-from hybridbench.records.verdict import Verdict, VerdictKind, memory_result
+from hybridbench.records.verdict import Verdict, memory_result
 
 # The changes that a report lists, in the order of a headline.
 TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import Rate
 
 _BLOCKS = 48
 _FEWEST_IN_BLOCK = 3

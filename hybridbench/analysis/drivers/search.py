@@ -34,8 +34,7 @@ from hybridbench.analysis.drivers.rates import (
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, Series
-from hybridbench.records.finding import HowDriven
-from hybridbench.records.verdict import Finding, Rate
+from hybridbench.records.finding import Finding, HowDriven, Rate
 
 TIME = "time"
 _WORK = "finishes"  # the common measure of work: the driver must beat it, or it is named itself

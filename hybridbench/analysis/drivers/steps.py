@@ -15,8 +15,7 @@ import numpy as np
 from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.records.finding import HowDriven
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import HowDriven, Rate
 
 _COVERS = 0.9  # share of all rises that must fall into intervals in which the counter moved
 _COVERS_STEPS = 0.99  # share of all slots taken in steps in which the counter moved

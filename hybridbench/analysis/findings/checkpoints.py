@@ -37,9 +37,8 @@ from hybridbench.analysis.findings.words import (
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Finding, VerdictKind
 
 # If there is no final checkpoint (the worker died), this many last samples must be above zero
 # instead.

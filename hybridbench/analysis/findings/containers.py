@@ -25,8 +25,7 @@ from hybridbench.analysis.findings.words import driver_evidence, per_event
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_count
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.finding import Basis, Evidence, Words
-from hybridbench.records.verdict import Finding, Rate, VerdictKind
+from hybridbench.records.finding import Basis, Evidence, Finding, Rate, VerdictKind, Words
 
 _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"

@@ -32,8 +32,8 @@ from hybridbench.analysis.trend.work_cost import (
 from hybridbench.analysis.trend.worsening import Worsening
 from hybridbench.foundation.metrics import Unit, declared
 from hybridbench.foundation.units import format_percent
-from hybridbench.records.finding import Basis, Evidence, Words
-from hybridbench.records.verdict import DecayResult, Finding, VerdictKind
+from hybridbench.records.finding import Basis, Evidence, Finding, VerdictKind, Words
+from hybridbench.records.verdict import DecayResult
 
 _FEWEST_BLOCKS = 8
 _DERIVED: Final[Mapping[str, DerivedMetric]] = {d.name: d for d in DERIVED_METRICS}

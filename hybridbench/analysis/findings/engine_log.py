@@ -20,8 +20,7 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import EngineLog
-from hybridbench.records.finding import Basis, Words
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 
 _LINE_CHARS = 2000  # characters of a line that are examined
 _QUOTED_CHARS = 160  # searched after a match for a denial; also the maximum length of a quote

@@ -27,10 +27,9 @@ from hybridbench.analysis.findings.words import per_event, times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import Crash, CulpritsSought, EngineViolation
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 from hybridbench.records.load import CrashSearch
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Finding, VerdictKind
 
 # Prefix of the kind of a finding from an engine's own check.
 ENGINE_PREFIX: Final = "engine-"

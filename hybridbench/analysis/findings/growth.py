@@ -35,19 +35,20 @@ from hybridbench.foundation.metrics import (
     label_of,
 )
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
-from hybridbench.records.finding import Basis, Evidence, Faster, Words
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.rates import full_rate_text, rate_text
-from hybridbench.records.verdict import (
+from hybridbench.records.finding import (
+    Basis,
+    Evidence,
+    Faster,
     Finding,
     LowerEnd,
-    MetricResult,
     Rate,
     UpperEnd,
     VerdictKind,
-    Why,
-    memory_result,
+    Words,
 )
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.rates import full_rate_text, rate_text
+from hybridbench.records.verdict import MetricResult, Why, memory_result
 
 _EXPLAINS = 0.05
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from hybridbench.analysis.findings.words import for_each
-from hybridbench.records.verdict import Finding
+from hybridbench.records.finding import Finding
 
 
 class Handle(NamedTuple):

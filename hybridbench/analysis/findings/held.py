@@ -23,9 +23,8 @@ from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
 from hybridbench.foundation.metrics import MEMORY, Unit, declared
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.events import PAGE
-from hybridbench.records.finding import Basis, Evidence, Words
+from hybridbench.records.finding import Basis, Evidence, Finding, Rate, Words
 from hybridbench.records.rates import number, per_text
-from hybridbench.records.verdict import Finding, Rate
 
 _LEVELS_NAMED: Final = 5
 # The first and the last idle point may each be a minute from the ends of the judged window.

@@ -13,9 +13,9 @@ from hybridbench.analysis.facts.facts import Facts, Missed
 from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import BenchFailed, Interrupted, StoppedEarly, WorkloadFailed
-from hybridbench.records.finding import Basis, NextCommand, Words
+from hybridbench.records.finding import Basis, Finding, NextCommand, VerdictKind, Words
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Failure, Finding, VerdictKind
+from hybridbench.records.verdict import Failure
 
 _STANDS = (
     VerdictKind.LEAK,

@@ -37,8 +37,8 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.metrics import COLLECTIBLE, COLLECTIONS, Unit
 from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.finding import Basis, Words
-from hybridbench.records.verdict import RETAINED, WAITING, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.records.finding import Basis, Finding, Rate, VerdictKind, Words
+from hybridbench.records.verdict import RETAINED, WAITING, MetricResult
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hybridbench.records.finding import Basis
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Basis, Finding, VerdictKind
 
 
 class InvalidBasis(Basis, frozen=True, kw_only=True):

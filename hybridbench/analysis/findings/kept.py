@@ -24,7 +24,8 @@ from hybridbench.analysis.findings.held import HELD, Beside, CacheFills, Handles
 from hybridbench.analysis.trend.allowance import Allowance
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY, declared
-from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
+from hybridbench.records.finding import Finding, Rate, VerdictKind
+from hybridbench.records.verdict import MetricResult
 
 _NAMED: Final = 4
 # A cache that grows by less than this share of its length in the second half is practically full.

@@ -15,9 +15,8 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.findings.wrong_answers import left_out_words
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import AnswersRepeated
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 from hybridbench.records.load import Differing, Repeated
-from hybridbench.records.verdict import Finding, VerdictKind
 
 # Multiple of the largest margin that the measured logprob differences could reverse.
 _BEYOND: Final = 10.0

@@ -22,8 +22,7 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.foundation.units import format_count, format_duration, format_percent
 from hybridbench.records.events import Checkpoint, EngineViolation, Phase
-from hybridbench.records.finding import Basis, Words
-from hybridbench.records.verdict import Finding, Rate, VerdictKind
+from hybridbench.records.finding import Basis, Finding, Rate, VerdictKind, Words
 
 WAITING_VIOLATION = "waiting-held"
 

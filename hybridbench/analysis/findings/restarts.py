@@ -18,9 +18,8 @@ from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, RunRecord
 from hybridbench.foundation.labels import labelled, of_process, whose
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import ProcessEnded, ProcessStarted, Segment
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Finding, VerdictKind
 
 # Failures that a restart causes, at the server or at a proxy in front of it.
 _BROKEN: Final = ("connect", "disconnected", "cut-off", "502", "504")

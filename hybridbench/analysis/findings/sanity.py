@@ -16,8 +16,7 @@ from hybridbench.analysis.facts.pools import all_readings, pool_names, pool_unit
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.foundation.units import format_duration
-from hybridbench.records.finding import Basis, Words
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 
 _PARTS = ("available", "evictable", "protected", "in_flight", "session_held", "waiting_held")
 

@@ -12,7 +12,7 @@ from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.thresholds import HOUR, limit_text
 from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.codec import to_json
-from hybridbench.records.finding import Basis, Evidence, Words
+from hybridbench.records.finding import Basis, Evidence, Finding, Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.threshold_result import (
     ThresholdOutcome,
@@ -20,7 +20,6 @@ from hybridbench.records.threshold_result import (
     Unmeasured,
     UnmeasuredCode,
 )
-from hybridbench.records.verdict import Finding
 
 _SMALL_COUNT = 10.0
 # From here on, four figures would be printed with an exponent.

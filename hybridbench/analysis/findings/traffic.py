@@ -16,10 +16,9 @@ from hybridbench.analysis.record import BUNDLED_DRIVERS, LatencySeries, RunRecor
 from hybridbench.foundation.latency import E2E, TTFT
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import RequestRefused
-from hybridbench.records.finding import Words
+from hybridbench.records.finding import Finding, VerdictKind, Words
 from hybridbench.records.load import LATE
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Finding, VerdictKind
 
 STEPS = "events.finishes"
 _FAILED = "events.requests_failed."

@@ -41,8 +41,7 @@ from hybridbench.records.events import (
     ProbeLeftOut,
     WorkloadFailed,
 )
-from hybridbench.records.finding import Basis, NextCommand, Words
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Basis, Finding, NextCommand, VerdictKind, Words
 
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # share of the window that may be missing

@@ -9,8 +9,8 @@ from typing import Final
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_percent
+from hybridbench.records.finding import Finding, Rate
 from hybridbench.records.rates import per_text, rate_text
-from hybridbench.records.verdict import Finding, Rate
 
 _RIVALS_NAMED = 4
 

@@ -13,8 +13,7 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.answers import FAR_BEYOND, INHERITED, TRAIT_WORDS, Trait
 from hybridbench.records.events import AnswersCompared, Lineages, WrongAnswer
-from hybridbench.records.finding import Basis, Words
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 
 # Common traits of wrong answers are named if their p-value, after Holm, is below this.
 _CHANCE_MOST: Final = 0.001

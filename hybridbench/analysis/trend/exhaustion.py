@@ -10,7 +10,7 @@ import msgspec
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.metrics import DEVICE_MEMORY, GRAPH_MEMORY, Unit
 from hybridbench.foundation.units import format_bytes, format_count, format_duration
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import Rate
 
 # Descriptions of the manifest's sources of a memory limit.
 _LIMIT_SOURCES: Mapping[str, str] = {

@@ -59,8 +59,9 @@ from hybridbench.foundation.metrics import (
     spec_of,
 )
 from hybridbench.records.events import ProbeLeftOut
+from hybridbench.records.finding import Rate
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
+from hybridbench.records.verdict import NO_MODEL, MetricResult, Reason
 
 # Reasons of an estimate that explain by themselves why growth is not a leak.
 _OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, OneCycle, FewSteps)}

@@ -10,8 +10,9 @@ import msgspec
 
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.codec import from_json
+from hybridbench.records.finding import LowerEnd, UpperEnd
 from hybridbench.records.rates import TINY, amount
-from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
+from hybridbench.records.verdict import MetricResult, Reason, Why
 
 _DAY_S: Final = 86_400.0
 # Sources of the bound that a metric meets.

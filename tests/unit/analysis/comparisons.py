@@ -9,15 +9,9 @@ import numpy as np
 
 from hybridbench.analysis.comparison.records import Block, Comparison, Version
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import (
-    DecayResult,
-    Finding,
-    MetricResult,
-    Rate,
-    Verdict,
-    VerdictKind,
-)
+from hybridbench.records.verdict import DecayResult, MetricResult, Verdict
 from tests.unit.made_findings import a_finding
 
 THROUGHPUT = "throughput_tokens_per_s"

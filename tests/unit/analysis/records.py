@@ -18,10 +18,11 @@ from hybridbench.records.events import (
     ProcessStarted,
     Steady,
 )
+from hybridbench.records.finding import Rate
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import LATE
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
-from hybridbench.records.verdict import MetricResult, Rate, Verdict
+from hybridbench.records.verdict import MetricResult, Verdict
 from tests.unit.analysis.traces import ar1
 
 MB, GIB = 1e6, 2.0**30

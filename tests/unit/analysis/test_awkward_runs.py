@@ -28,10 +28,11 @@ from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.thresholds import Stat
 from hybridbench.records.events import Event, Interrupted, Phase, Segment, Steady
+from hybridbench.records.finding import Rate
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
-from hybridbench.records.verdict import MetricResult, Rate, Verdict
+from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.build import build_document
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 from tests.unit.analysis.comparisons import pair

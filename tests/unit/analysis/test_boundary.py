@@ -33,9 +33,10 @@ from hybridbench.cli.judge import judge as judge_command
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.records.events import EngineViolation, Segment
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.stored_verdict import verdict_from_json
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.report import build as build_module
 from hybridbench.report import write as write_module
 from hybridbench.report.advice import next_step

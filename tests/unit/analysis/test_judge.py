@@ -12,8 +12,9 @@ from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import EngineViolation, Interrupted, ProbeLeftOut, Reclaim
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import VerdictKind, precedence
+from hybridbench.records.verdict import precedence
 from tests.unit.analysis.records import (
     GIB,
     MB,

@@ -15,7 +15,8 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import MEMORY, Check, declared
 from hybridbench.records.events import ProcessStarted, Segment
-from hybridbench.records.verdict import MetricResult, Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import MetricResult, Verdict
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_events
 
 API, CORE = ({"role": "api"}, {"role": "core"})

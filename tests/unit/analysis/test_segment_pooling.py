@@ -14,7 +14,8 @@ from hybridbench.analysis.record import Series
 from hybridbench.analysis.segment_pooling import pool_metric
 from hybridbench.analysis.trend.reasons import Bounded, bound_of
 from hybridbench.records.events import BenchFailed, Crash, Gap
-from hybridbench.records.verdict import MetricResult, Rate, VerdictKind, Why
+from hybridbench.records.finding import Rate, VerdictKind
+from hybridbench.records.verdict import MetricResult, Why
 from tests.unit.analysis.records import (
     GIB,
     Run,

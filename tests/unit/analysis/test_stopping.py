@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybridbench.analysis.stopping import Look, StopReason, decide, settled
+from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Covered, Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Covered, MetricResult, Verdict
 from tests.unit.made_findings import a_finding, typed_finding
 
 HOUR = 3600.0

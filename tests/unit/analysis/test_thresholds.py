@@ -14,6 +14,7 @@ from hybridbench.analysis.levels import Measured
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.thresholds import gate
 from hybridbench.foundation.thresholds import parse_threshold
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.threshold_result import (
     ThresholdOutcome,
@@ -21,7 +22,7 @@ from hybridbench.records.threshold_result import (
     Unmeasured,
     UnmeasuredCode,
 )
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
 from tests.unit.analysis.resumed import resumed
 

@@ -28,9 +28,9 @@ from hybridbench.analysis.record import Series
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Phase
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import ResolvedProfile, manifest_from_json
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.workload.catalog import load_profile
 from tests.unit.analysis.records import Run, healthy_record

@@ -18,8 +18,8 @@ from benchmarks.limits import PROFILES, beginning, shipped, with_growth
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import read_event
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest, ResolvedProfile
-from hybridbench.records.verdict import VerdictKind
 
 STORED = Path(__file__).with_name("recorded.json.gz")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hybridbench.over_time.points import read_points
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.stored_verdict import read_verdict, verdict_to_json
-from hybridbench.records.verdict import VerdictKind
 from tests.unit.cli.conftest import CommandLine
 
 STORED = Path(__file__).parents[2] / "fixtures" / "stored"

@@ -33,8 +33,9 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.worktree import Revision
 from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.records.comparison import COMPARISON_SCHEMA
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.workload.catalog import load_profile
 from tests.unit.compare.repositories import WORKER, commit, make_repository, run
 

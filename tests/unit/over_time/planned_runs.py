@@ -11,13 +11,13 @@ import msgspec
 from hybridbench.over_time.cells import find_cell
 from hybridbench.over_time.planned import PlannedRun, plan_run
 from hybridbench.over_time.stored import write_record
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
     AttemptReason,
     CellRecord,
 )
-from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.rundir.layout import CELL
 from hybridbench.workload.catalog import list_profiles
 

@@ -27,9 +27,10 @@ from hybridbench.over_time import attempts
 from hybridbench.over_time.attempts import Progress, start_command, stored_attempt, with_result
 from hybridbench.over_time.policy import next_attempt, result
 from hybridbench.records.comparison import ComparisonManifest
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState
-from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Failure, Verdict
 from tests.unit.over_time.planned_runs import attempt, planned_run
 
 PLAN = """\

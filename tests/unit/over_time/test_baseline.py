@@ -9,13 +9,13 @@ import pytest
 
 from hybridbench.over_time.run import MergeOptions, merge_cells
 from hybridbench.over_time.stored import green_runs, read_nightly_run
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
     CellResult,
     NightlyRun,
 )
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import NIGHTLY
 from tests.unit.over_time.planned_runs import (
     GROWTH,

@@ -20,9 +20,9 @@ from hybridbench.over_time.comparer import (
 )
 from hybridbench.over_time.history_report import history_document, history_json, series_title
 from hybridbench.over_time.points import read_points
+from hybridbench.records.finding import Rate
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import Rate
 from hybridbench.report.document import GateState, Tone
 from hybridbench.report.formats import FORMATS
 from tests.unit.over_time.stores import DAY_S, MIB, add_run, manifest, verdict

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from hybridbench.over_time.policy import NextAttempt, Rules, extension_s, next_attempt, result
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState, Policy
-from hybridbench.records.verdict import VerdictKind
 from tests.unit.over_time.planned_runs import GROWTH, NODES, UNDECIDED, attempt, planned_run
 
 FALSE_LEAK = attempt("LEAK", GROWTH)

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from hybridbench.over_time.policy import Rules
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.nightly import (
     AttemptFinding,
     Cell,
@@ -17,7 +18,6 @@ from hybridbench.records.nightly import (
     Waiver,
     parse_max_rate,
 )
-from hybridbench.records.verdict import VerdictKind
 from tests.unit.over_time.planned_runs import GROWTH, NODES, attempt
 
 TODAY = date(2026, 11, 20)

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from hybridbench.records.codec import by_name, from_json, to_json
+from hybridbench.records.finding import Rate
 from hybridbench.records.heap import Cycle, RetainedObjects, SurveyRecord, TypeCount
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest, Model
-from hybridbench.records.verdict import LevelResult, Rate
+from hybridbench.records.verdict import LevelResult
 
 
 def test_an_end_without_a_bound_and_an_unknown_value_come_back() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.json_value import json_text
 from hybridbench.records.stored_verdict import (
     VerdictHead,
@@ -23,7 +24,7 @@ from hybridbench.records.stored_verdict import (
     verdict_text,
     verdict_to_json,
 )
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.rundir.layout import published_schema
 from tests.unit.made_findings import a_finding
 from tests.unit.report import synthetic

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from hybridbench.analysis.findings.kinds import evidence_of
-from hybridbench.records.finding import Evidence
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind, precedence
+from hybridbench.records.finding import Evidence, Finding, VerdictKind
+from hybridbench.records.verdict import Verdict, precedence
 from tests.unit.made_findings import a_finding
 
 EXACT_LEAK = a_finding("residual", VerdictKind.LEAK, "mamba")

@@ -16,8 +16,8 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.comparison.words import phrased_comparison
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.comparison import ComparisonManifest
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison import comparison_document
 from hybridbench.report.document import Document
 from tests.unit.analysis.comparisons import (

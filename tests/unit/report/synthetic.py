@@ -13,16 +13,10 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Checkpoint, Phase, Steady
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import (
-    Covered,
-    MetricResult,
-    Rate,
-    ServingResult,
-    Verdict,
-    VerdictKind,
-)
+from hybridbench.records.verdict import Covered, MetricResult, ServingResult, Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document
 from hybridbench.report.write import rendered, write_run

@@ -7,14 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
-from hybridbench.records.verdict import (
-    MetricResult,
-    Verdict,
-    VerdictKind,
-)
+from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.advice import next_step
 from tests.unit.made_findings import a_finding, typed_finding
 

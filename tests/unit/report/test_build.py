@@ -19,7 +19,7 @@ from hybridbench.records.events import (
     Phase,
     Steady,
 )
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.document import Ink

@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from hybridbench.analysis.comparison.ratios import check_ratios
 from hybridbench.cli.app import app
 from hybridbench.foundation.errors import ExitCode
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import OBSERVED, TargetFacts
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison import BISECT_OPTIONS, comparison_document
 from hybridbench.report.console import render_console

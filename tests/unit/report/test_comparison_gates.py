@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hybridbench.analysis.comparison.records import Change, Comparison
 from hybridbench.foundation.errors import ExitCode
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.document import GateState
 from tests.unit.analysis.comparisons import verdict

@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.analysis.comparison.records import MetricComparison
 from hybridbench.analysis.comparison.words import change_text, percent
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.report.comparison_tables import (
     comparison_tables,
     letter,

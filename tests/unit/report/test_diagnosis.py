@@ -11,9 +11,10 @@ from rich.console import Console
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import Allocations, Reclaim
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.heap import CallSite, Cycle
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console, render_diagnosis
 from hybridbench.report.diagnosis import diagnosis_text, stored_evidence

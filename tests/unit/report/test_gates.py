@@ -9,7 +9,8 @@ import pytest
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import ExitCode
-from hybridbench.records.verdict import DecayResult, Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import DecayResult, Verdict
 from hybridbench.report.document import Gate, GateState, tally
 from hybridbench.report.gates import gates_of, questions_asked
 from tests.unit.made_findings import typed_finding

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.report import write
 from hybridbench.report.judged import judged_run
 from hybridbench.rundir.layout import JUNIT, REPORT_HTML

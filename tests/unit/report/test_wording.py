@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from hybridbench.records.finding import Rate
 from hybridbench.records.rates import full_rate_text, interval_text, number
-from hybridbench.records.verdict import Rate
 from hybridbench.report.quantity import (
     SHARE,
     TIMES,

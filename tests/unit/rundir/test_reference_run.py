@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridbench.analysis.judge import judge
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.rundir.reader import read_run
 from tests.unit.analysis.records import hourly
 

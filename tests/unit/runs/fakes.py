@@ -10,10 +10,11 @@ from hybridbench.foundation.clock import FakeClock
 from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.records import messages as m
 from hybridbench.records.events import Event, Phase, kind_of
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.processes import ProcessSample
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import WireClosedError

@@ -8,9 +8,9 @@ import pytest
 
 from hybridbench.records import messages as m
 from hybridbench.records.events import Allocations, Note, Phase
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.heap import CallSite
 from hybridbench.records.manifest import Options
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis

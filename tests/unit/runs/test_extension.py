@@ -10,7 +10,8 @@ import pytest
 
 from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Checkpoint, Extended, ExtensionEnded, Phase
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Extension
 from tests.unit.made_findings import a_finding

@@ -9,7 +9,8 @@ import pytest
 from hybridbench.records import messages as m
 from hybridbench.records.codec import by_name
 from hybridbench.records.events import DiagnosisBaseline, DiagnosisStages, Hold, Note, Reclaim
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.interrupts import SecondSignalError
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.status import RunStatus

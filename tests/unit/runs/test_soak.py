@@ -23,9 +23,10 @@ from hybridbench.foundation.errors import (
     RunDirectoryError,
     WorkerFailedError,
 )
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Options
 from hybridbench.records.stored_verdict import read_verdict
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.report import formats, judged, write
 from hybridbench.rundir.layout import ANALYSIS_ERRORS, BENCH_ERRORS, REPORT_MARKDOWN, VERDICT
 from hybridbench.runs import bundled, crash, soak

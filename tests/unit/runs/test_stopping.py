@@ -9,7 +9,8 @@ import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import StoppedEarly
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.stopping import Stopper, Watched
 from hybridbench.sampling.headroom import Floor, Headroom
 from tests.unit.made_findings import a_finding

@@ -17,8 +17,8 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.defects.defect import FoundBy, Signature
 from hybridbench.defects.paced import private_memory_grows
-from hybridbench.records.finding import HowDriven
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.finding import Finding, HowDriven, Rate, VerdictKind
+from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.selftest.compare import Outcome as RowOutcome
 from hybridbench.selftest.compare import RowTruth, compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import EngineViolation
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.selftest.detect import time_to_detect_s
 from tests.unit.analysis.records import Run, healthy_record
 

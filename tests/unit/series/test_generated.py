@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.foundation.errors import HybridbenchError
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 
 from .generated import MIB, Generated, generate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 
 ZERO = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import HybridbenchError
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.report.external_series import series_document, series_json
 from hybridbench.report.markdown import render_markdown
 from hybridbench.series import units

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hybridbench.foundation.errors import ConfigError, HybridbenchError
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 from hybridbench.series.units import meaning_of
 

@@ -17,8 +17,8 @@ from hybridbench.defects.defect import Defect
 from hybridbench.defects.inject import injected
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.messages import CountersReply
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.serve.metrics_page import ServerCounts, render_page
 from hybridbench.worker.metrics import (

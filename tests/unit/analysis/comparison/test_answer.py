@@ -15,7 +15,7 @@ from hybridbench.analysis.comparison.records import (
     Outcome,
 )
 from hybridbench.foundation.errors import ExitCode
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.comparisons import (
     THROUGHPUT,
     growth,

@@ -9,7 +9,8 @@ import pytest
 
 from hybridbench.analysis.comparison.leaks import difference, leak_comparisons, leaks_judged
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
-from hybridbench.records.verdict import DecayResult, Finding, Rate, VerdictKind, Why
+from hybridbench.records.finding import Finding, Rate, VerdictKind
+from hybridbench.records.verdict import DecayResult, Why
 from tests.unit.analysis.comparisons import (
     GIB,
     MEMORY,

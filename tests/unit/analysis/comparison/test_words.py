@@ -22,7 +22,7 @@ from hybridbench.analysis.comparison.records import (
     Outcome,
 )
 from hybridbench.analysis.comparison.words import look_text, phrased_comparison, undecided_text
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.comparisons import (
     GIB,
     THROUGHPUT,

@@ -9,8 +9,9 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Extended, ExtensionEnded
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import MetricResult, VerdictKind
+from hybridbench.records.verdict import MetricResult
 from tests.unit.analysis.records import (
     GIB,
     Run,

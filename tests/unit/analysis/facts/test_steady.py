@@ -18,8 +18,8 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import MEMORY, STEADY
 from hybridbench.records.events import Phase, Steady
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
-from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.analysis.traces import ar1
 from tests.unit.benchmarks.test_recorded import recording

@@ -12,8 +12,8 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import EngineViolation
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.manifest import OBSERVED
-from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

@@ -11,7 +11,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.containers import _whole, container_findings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

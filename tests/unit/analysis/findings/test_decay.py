@@ -11,7 +11,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.decay import Decay, judge_decay
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.records import with_series
 from tests.unit.analysis.work import HIT_SHARE, Work, uneven, working_record
 

@@ -12,7 +12,7 @@ from hybridbench.analysis.findings.requests import liveness_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Phase
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
 from tests.unit.analysis.records import Run, healthy_record, with_events, with_manifest, with_series
 
 RUN = Run(duration_s=240.0, steady_s=60.0)

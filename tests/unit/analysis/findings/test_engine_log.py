@@ -7,8 +7,8 @@ import pytest
 from hybridbench.analysis.findings.engine_log import Trouble, log_findings, storable, trouble_in
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import EngineLog, Event
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.made_findings import a_finding
 
 _POOL_LEAK = "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=3189424"

@@ -13,8 +13,8 @@ from hybridbench.analysis.findings.engine_reports import violation_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import TARGET_ENDED, Crash, EngineViolation, StoppedEarly
+from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
-from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.report.advice import next_step
 from tests.unit.analysis.records import (
     Run,

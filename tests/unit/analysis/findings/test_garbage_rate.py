@@ -11,7 +11,7 @@ from hybridbench.analysis.findings.instances import (
     with_counting_error,
 )
 from hybridbench.analysis.record import Series
-from hybridbench.records.verdict import Rate
+from hybridbench.records.finding import Rate
 
 T = np.arange(0.0, 200.0, 4.0)
 

@@ -11,8 +11,8 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Checkpoint
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.heap import InstanceCount
-from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     healthy_record,

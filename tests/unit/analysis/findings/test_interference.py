@@ -12,7 +12,7 @@ from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import ClockJump, DiskFull, Phase, ProbeLeftOut, StoppedEarly
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

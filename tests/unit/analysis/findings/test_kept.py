@@ -20,9 +20,9 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.foundation.units import format_bytes, format_count
 from hybridbench.records.events import NOT_A_NUMBER, PAGE, Census, Event, IdleLook, Phase
+from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.rates import full_rate_text
-from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import with_events
 
 REFUSALS = "requests_total.refused"

@@ -7,8 +7,9 @@ import pytest
 
 from hybridbench.analysis.findings.growth import probe_growth_findings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.finding import Rate, VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
+from hybridbench.records.verdict import MetricResult
 
 MIB = float(2**20)
 

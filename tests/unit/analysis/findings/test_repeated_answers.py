@@ -14,8 +14,8 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.events import AnswersRepeated
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.load import Differing, Repeated
-from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import Run, healthy_record, with_events
 
 RUN = Run(duration_s=240.0, steady_s=60.0)

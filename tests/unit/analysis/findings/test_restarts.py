@@ -9,7 +9,7 @@ from hybridbench.analysis.findings.restarts import restart_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Series
 from hybridbench.records.events import ProcessEnded, ProcessStarted, Segment
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.records import (
     RESTART,
     Run,

@@ -9,7 +9,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Series
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.records import Run, checkpoint, healthy_record, with_events, with_series
 
 RUN = Run(duration_s=240.0, steady_s=60.0)

@@ -12,17 +12,11 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.codec import to_json
-from hybridbench.records.finding import Words
+from hybridbench.records.finding import Finding, Rate, VerdictKind, Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
-from hybridbench.records.verdict import (
-    Finding,
-    Rate,
-    Verdict,
-    VerdictKind,
-    Why,
-)
+from hybridbench.records.verdict import Verdict, Why
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.made_findings import typed_finding
 

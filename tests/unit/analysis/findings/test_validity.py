@@ -13,9 +13,10 @@ from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED, TargetFacts
-from hybridbench.records.verdict import Covered, VerdictKind
+from hybridbench.records.verdict import Covered
 from tests.unit.analysis.records import (
     MB,
     Run,

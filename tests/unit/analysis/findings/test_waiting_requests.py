@@ -10,7 +10,7 @@ from hybridbench.analysis.findings.requests import waiting_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import EngineViolation
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.finding import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

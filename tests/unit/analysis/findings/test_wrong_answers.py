@@ -15,8 +15,9 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.answers import Trait
 from hybridbench.records.events import AnswersCompared, Crash, Interrupted, Lineages, WrongAnswer
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict
 from tests.unit.analysis.records import Run, healthy_record, with_events
 
 RUN = Run(duration_s=240.0, steady_s=60.0)

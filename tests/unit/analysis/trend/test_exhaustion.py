@@ -6,9 +6,9 @@ import pytest
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import Limit, limit_of, time_to_exhaustion
+from hybridbench.records.finding import Rate
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import Rate
 
 
 def record(limits: dict[str, JsonValue]) -> RunRecord:

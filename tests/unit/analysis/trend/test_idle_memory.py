@@ -10,7 +10,7 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.foundation.metrics import AT_REST
 from hybridbench.records.codec import by_name
 from hybridbench.records.events import Phase
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.finding import VerdictKind
 from tests.unit.analysis.records import (
     MB,
     Run,

@@ -11,8 +11,9 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.events import Steady
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import MetricResult, VerdictKind
+from hybridbench.records.verdict import MetricResult
 from tests.unit.analysis.records import (
     GIB,
     Run,

@@ -6,7 +6,8 @@ import pytest
 
 from hybridbench.analysis.distributions import holm
 from hybridbench.analysis.trend.metric_trend import with_q_values
-from hybridbench.records.verdict import MetricResult, Rate
+from hybridbench.records.finding import Rate
+from hybridbench.records.verdict import MetricResult
 
 
 def result(metric: str, p_value: float | None) -> MetricResult:
