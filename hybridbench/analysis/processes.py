@@ -20,6 +20,7 @@ from hybridbench.analysis.notes import without_steady
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
 from hybridbench.analysis.trend.allowance import Allowance, allowance_of
+from hybridbench.analysis.trend.at_rest import decided_at_rest
 from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.foundation.labels import labelled, unlabelled, whose
 from hybridbench.foundation.metrics import MEMORY
@@ -81,7 +82,8 @@ def _with_views(
     last_s = max(view.last_s for view in views)
     more_come = any(map(_piles_up, chain.from_iterable(every)))
     for (view, facts, _), results in zip(owned, every, strict=True):
-        own = _decidable(view, allowed.applied(results, view.labels), last_s, more_come)
+        decided = decided_at_rest(record, allowed.applied(results, view.labels), view.labels)
+        own = _decidable(view, decided, last_s, more_come)
         grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary, tested)
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]
