@@ -338,7 +338,9 @@ def _lines(
     """
     scale = np.array([max(float(np.ptp(x)), 1e-300) for x in drivers])
     own = np.cumsum(first)[:, None] == np.arange(1, int(first.sum()) + 1)
-    columns = np.column_stack([np.column_stack(drivers) / scale, load, own.astype(np.float64)])
+    # From zero on, because a large count that does not move must not overflow.
+    moved = np.column_stack([x - x[0] for x in drivers]) / scale
+    columns = np.column_stack([moved, load, own.astype(np.float64)])
     rows = values.shape[0]
     df = max(rows - columns.shape[1], 1)
     slopes, inverses, variances, likelihoods = [], [], [], []

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from hybridbench.analysis.drivers.kept import Work, kept_under_traffic
 from hybridbench.analysis.drivers.search import TIME
 
 
-def test_a_counter_that_stands_still_in_the_second_half_explains_nothing() -> None:
-    """Its line has no slope; dividing by that slope would warn, and a warning fails this test."""
+@pytest.mark.parametrize("half", ["first", "second"])
+def test_a_counter_that_stands_still_in_one_half_explains_nothing(half: str) -> None:
+    """Its line has no slope there; computing with that would warn, which fails this test."""
     t_s = 10.0 * np.arange(40)
     requests = 7.0 * np.arange(40) + np.sin(t_s)
     rejected = np.minimum(requests, requests[10])
+    if half == "first":
+        rejected = np.maximum(requests, requests[25])
     names = ("finishes", "requests_rejected", TIME)
     columns = np.column_stack([requests, rejected, t_s])
     work = Work(names, columns, {"finishes": 0, "requests_rejected": 1}, frozenset({"finishes"}))
