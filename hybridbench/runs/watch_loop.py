@@ -471,7 +471,7 @@ class WatchLoop(RunLoop):
 
     def _hang(self, said: str, since_s: float) -> WorkerLostError:
         after_s = max(0.0, self.context.recorder.now_s - (self.now_s - since_s))
-        detail = f"{said} since {format_duration(after_s)}"
+        detail = f"{said} since {format_duration(after_s)} into the run"
         stacks = [] if self.looks is None else self.looks.stacks(_STACKS_PATIENCE_S)
         return WorkerLostError("hang" if self.alone else "silent", detail, "", stacks)
 

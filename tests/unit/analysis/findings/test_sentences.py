@@ -803,14 +803,15 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "crash",
             {
                 "reason": "hang",
-                "detail": "it has sent nothing to waiting requests since 31s",
+                "detail": "it has sent nothing to waiting requests since 31s into the run",
                 "stderr": ["a"],
                 "stacks": ["vllm: main thread: acquire (server.py:7)"],
                 "target": "vllm",
             },
         ),
         Words(
-            "vllm was killed after 1m15s: it has sent nothing to waiting requests since 31s",
+            "vllm was killed after 1m15s: it has sent nothing to waiting requests since 31s into "
+            "the run",
             evidence=("vllm: main thread: acquire (server.py:7)", "stderr: a"),
         ),
     ),
