@@ -427,7 +427,8 @@ class WatchLoop(RunLoop):
 
     def _probe(self, now_s: float) -> None:
         self.sign.look(now_s, list(self.seen))
-        self._work.look(now_s, list(self.seen))
+        if self._client is not None or self._page_silent_s() > 0:
+            self._work.look(now_s, list(self.seen))
         if self._client is not None:
             self._note_answers(self._client)
         if self.load is not None:
@@ -450,7 +451,7 @@ class WatchLoop(RunLoop):
 
     def _watch(self, now_s: float) -> None:
         client = self._client
-        page_s = 0.0 if self.scraper is None else self.scraper.silent_for_s()
+        page_s = self._page_silent_s()
         if client is None or not client.wanted:
             super()._watch(now_s)
             if page_s > _SILENT_S and self._stands_still(page_s):
@@ -463,6 +464,9 @@ class WatchLoop(RunLoop):
             raise WorkerLostError(reason, detail, self._while_serving(client))
         elif client.silence.is_hang and self._stands_still(client.silence.for_s):
             raise self._hang("it has sent nothing to waiting requests", client.silence.heard_s)
+
+    def _page_silent_s(self) -> float:
+        return 0.0 if self.scraper is None else self.scraper.silent_for_s()
 
     def _stands_still(self, silent_s: float) -> bool:
         """Whether a silent server does nothing, or has been silent for longer than work takes."""

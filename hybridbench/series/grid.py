@@ -293,9 +293,12 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
     # time of day comes again the next day.
     seen, kept = set[tuple[str, ...]](), list[int]()
     for index, (_, cells) in enumerate(rows):
-        kept += [index] * (tuple(cells) not in seen)
-        seen = seen if times.absolute else set()
-        seen.add(tuple(cells))
+        row = tuple(cells)
+        if row not in seen:
+            kept.append(index)
+        if not times.absolute:
+            seen.clear()
+        seen.add(row)
     if len(kept) < len(rows):
         source.notes.append(f"{words.times(len(rows) - len(kept), 'row')} skipped as duplicates")
     rows = [rows[index] for index in kept]

@@ -109,10 +109,11 @@ def _parted(lines: Sequence[Line], mark: str | None, source: Source) -> list[Row
     except csv.Error as error:
         number = lines[min(reader.line_num, len(lines)) - 1].number
         raise source.wrong(f"is not a table ({error}); is a quote left open?", number) from error
+    if mark != "\t" or len({len(cells) for _, cells in rows}) == 1:
+        return rows
+    # Several tabs in a row may align columns by hand.
     full = [(line, list(filter(None, cells))) for line, cells in rows]
-    # Several tabs in a row align columns by hand.
-    by_hand = mark == "\t" and len({len(cells) for _, cells in rows}) > 1
-    return full if by_hand and len({len(cells) for _, cells in full}) == 1 else rows
+    return full if len({len(cells) for _, cells in full}) == 1 else rows
 
 
 def _as_wide_as_heading(rows: Sequence[Row]) -> Sequence[Row]:

@@ -27,14 +27,14 @@ def undecided(metric: str = "threads", lower: float = -13.4) -> MetricResult:
     )
 
 
-def outcome(result: MetricResult, held: Sequence[int], *, pids: Sequence[int] = ()) -> str:
+def decided(result: MetricResult, held: Sequence[int], pids: Sequence[int] = ()) -> MetricResult:
     looks = [
         IdleLook("server", pid, handles={"threads": float(count)}, t_s=90.0 + 60.0 * index)
         for index, (count, pid) in enumerate(zip(held, pids or [7] * len(held), strict=True))
     ]
     record = with_events(healthy_record(Run(duration_s=60.0, steady_s=10.0)), *looks)
-    (decided,) = decided_at_rest(record, [result], LABELS)
-    return decided.outcome
+    (found,) = decided_at_rest(record, [result], LABELS)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,12 @@ def outcome(result: MetricResult, held: Sequence[int], *, pids: Sequence[int] = 
 def test_handles_that_are_gone_at_each_idle_point_are_not_kept(
     result: MetricResult, held: Sequence[int], pids: Sequence[int], expected: str
 ) -> None:
-    assert outcome(result, held, pids=pids) == expected
+    assert decided(result, held, pids).outcome == expected
 
 
 def test_an_outcome_of_clean_says_by_how_much_they_may_grow() -> None:
-    looks = [
-        IdleLook("server", 7, handles={"threads": float(count)}, t_s=90.0 + 60.0 * index)
-        for index, count in enumerate(BACK)
-    ]
-    (decided,) = decided_at_rest(
-        with_events(healthy_record(Run(duration_s=60.0, steady_s=10.0)), *looks),
-        [undecided()],
-        LABELS,
-    )
+    found = decided(undecided(), BACK)
 
-    assert decided.rate_per_hour is not None
-    assert decided.rate_per_hour.upper < 18.0
-    assert "(95%), below the tolerance of 18/h" in decided.reason
+    assert found.rate_per_hour is not None
+    assert found.rate_per_hour.upper < 18.0
+    assert "(95%), below the tolerance of 18/h" in found.reason
