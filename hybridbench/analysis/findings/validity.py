@@ -146,7 +146,10 @@ class WorkerSilent(InvalidBasis, frozen=True, kw_only=True):
     """The worker did not answer, as if it had been stopped."""
 
     kind: ClassVar[str] = "worker-silent"
-    meaning: ClassVar[str] = "The worker sent no counters for a tenth of the judged window."
+    meaning: ClassVar[str] = (
+        "The worker sent no counters for a tenth of the judged window, and neither computed nor "
+        "waited for a CPU in that time."
+    )
 
     silent_s: float
     judged_s: float
@@ -362,12 +365,27 @@ def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
         return
     limit = max(_SILENT_LEAST_S, _SILENT_TIMES * float(np.median(np.diff(samples))))
     silent = sum(
-        after - before
+        _stood_still_s(record, window, before, after)
         for before, after in pairwise(answers.tolist())
         if after - before > limit and ((samples > before) & (samples < after)).sum() > 1
     )
     if silent > _SILENT_SHARE * window.duration_s:
         yield invalid(WorkerSilent(silent_s=silent, judged_s=window.duration_s), "worker")
+
+
+def _stood_still_s(record: RunRecord, window: Window, start_s: float, end_s: float) -> float:
+    """Return how long a worker that sent nothing neither computed nor waited for a CPU.
+
+    One that did either is slow, not stopped.  Pauses of traffic do not count.
+    """
+    paused_s = sum(max(0.0, min(end, end_s) - max(start, start_s)) for start, end in window.pauses)
+    still_s = end_s - start_s - paused_s
+    for name in ("worker_cpu_s", "worker_cpu_wait_s"):
+        series = record.series.get(name)
+        if series is not None and len(series) > 1:
+            at_start, at_end = np.interp((start_s, end_s), series.t_s, series.value)
+            still_s -= float(at_end - at_start)
+    return max(0.0, still_s)
 
 
 def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:

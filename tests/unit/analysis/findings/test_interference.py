@@ -78,6 +78,24 @@ def test_silence_while_traffic_pauses_is_no_silence() -> None:
     assert "worker-silent" not in kinds(paused)
 
 
+def test_an_answer_that_a_pause_delays_is_late_by_what_remains_of_the_gap() -> None:
+    """The bench may sample twice between the worker's last answer and the pause."""
+    paused = with_events(
+        silent_between(record_with_rss(), 100.0, 165.0),
+        Phase(name="drain", t_s=108.0),
+        Phase(name="resume", t_s=160.0),
+    )
+
+    assert "worker-silent" not in kinds(paused)
+
+
+@pytest.mark.parametrize("name", ["worker_cpu_s", "worker_cpu_wait_s"])
+def test_a_worker_that_computes_or_waits_for_a_cpu_is_slow_not_stopped(name: str) -> None:
+    record = with_share(name, 0.8)
+
+    assert kinds(silent_between(record, 100.0, 130.0)) == []
+
+
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
 def test_a_clock_that_jumped_far_while_it_was_judged_voids_the_run(seconds: float) -> None:
     record = record_with_rss()
