@@ -643,6 +643,13 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "probe_stop_s", Unit.SECONDS, Kind.COUNTER, "time that probes stopped the engine loop"
     ),
+    MetricSpec(
+        "probe_wait_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        "part of probe_stop_s in which the worker waited for a CPU",
+        erratic=True,
+    ),
     MetricSpec("probe_child_s", Unit.SECONDS, Kind.COUNTER, "CPU time of forked heap scans"),
     MetricSpec(
         "observer_held_bytes",

@@ -89,11 +89,11 @@ class WorkerDiagnosis:
         rehearsed = self._work if rehearses else None
         began_s = time.perf_counter()
         try:
-            child = start_survey(self._scope, baseline, rehearsed)
+            with self._metrics.stops:
+                child = start_survey(self._scope, baseline, rehearsed)
         except OSError as error:
             return SurveyRecord(f"no fork: {error}")
         stop_s = time.perf_counter() - began_s
-        self._metrics.probe_stop_s += stop_s
         while not child.is_done():
             yield None
         survey = survey_of(child)

@@ -114,7 +114,7 @@ class EngineLoop:
         metrics = self._metrics
         with contextlib.suppress(WireClosedError):
             # The parent may exit first; then this message has no reader.
-            self._wire.send(Goodbye(time.monotonic(), metrics.probe_stop_s + metrics.handler_s))
+            self._wire.send(Goodbye(time.monotonic(), metrics.probe_stop_s))
 
     def _turn(self) -> None:
         self._take_messages()
@@ -230,9 +230,8 @@ class EngineLoop:
     def _probe(self) -> None:
         """Answer counters, heap scans and checkpoints between two steps."""
         if self._snapshot.wanted:
-            started_s = time.perf_counter()
-            self._metrics.answer(self._snapshot.put)
-            self._metrics.probe_stop_s += time.perf_counter() - started_s
+            with self._metrics.stops:
+                self._metrics.answer(self._snapshot.put)
         if self._probes.pending:
             self._advance_probes()
 
@@ -256,9 +255,8 @@ class EngineLoop:
         pulse.steps += 1
         pulse.last_step_end_s = time.monotonic()
         self._report.add_step(events)
-        stepped_s = time.perf_counter()
-        self._metrics.steps.after_step()
-        self._metrics.probe_stop_s += time.perf_counter() - stepped_s
+        with self._metrics.stops:
+            self._metrics.steps.after_step()
 
     def _tell(self) -> None:
         """Send what the step did and what followed from it, in one frame."""

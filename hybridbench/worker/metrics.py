@@ -24,6 +24,7 @@ from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount
+from hybridbench.sampling.process import ThreadWaits
 from hybridbench.worker.call_watch import CallWatch
 from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.step_watch import StepWatch
@@ -65,11 +66,33 @@ DECLARED_FAMILIES: tuple[str, ...] = (
     "lost_taken.*",
     "events.*",
     "probe_stop_s",
+    "probe_wait_s",
     "probe_child_s",
     "observer_held_bytes",
 )
 
 _MS = 1000.0
+
+
+class ProbeStops:
+    """Times the probes that run in the engine's thread, each in a ``with`` block, never nested."""
+
+    def __init__(self) -> None:
+        self.stop_s = 0.0
+        # The part of ``stop_s`` in which the thread was ready to run and waited for a CPU.
+        self.wait_s = 0.0
+        self._waits: ThreadWaits | None = None
+        self._began_s = self._waited_s = 0.0
+
+    def __enter__(self) -> None:
+        if self._waits is None:
+            self._waits = ThreadWaits()  # here, because it reads the thread that opens it
+        self._began_s, self._waited_s = time.perf_counter(), self._waits.read_s()
+
+    def __exit__(self, *_: object) -> None:
+        assert self._waits is not None
+        self.wait_s += self._waits.read_s() - self._waited_s
+        self.stop_s += time.perf_counter() - self._began_s
 
 
 class WorkerMetrics:
@@ -102,10 +125,15 @@ class WorkerMetrics:
         self.calls = CallWatch(engine)
         self.latencies = {name: LatencyHistogram() for name in (TTFT, ITL, E2E)}
         self.step_s = 0.0
-        self.probe_stop_s = 0.0
+        self.stops = ProbeStops()
         self.probe_child_s = 0.0
         # Written only by the thread that answers counters.
         self.handler_s = 0.0
+
+    @property
+    def probe_stop_s(self) -> float:
+        """Seconds in which probes kept the engine's thread from its work."""
+        return self.stops.stop_s + self.handler_s
 
     def counters(self) -> dict[str, int]:
         """Return the engine's event counters since the run began."""
@@ -163,7 +191,8 @@ class WorkerMetrics:
             "gc_gen2_collections": monitor.full_collections,
             "gc_collected_objects": monitor.collected_objects,
             "gc_pause_s": monitor.pause_s,
-            "probe_stop_s": self.probe_stop_s + self.handler_s,
+            "probe_stop_s": self.probe_stop_s,
+            "probe_wait_s": self.stops.wait_s,
             "probe_child_s": self.probe_child_s,
             "observer_held_bytes": self._observer.held_bytes,
         }

@@ -81,7 +81,10 @@ class WorkerProbes:
         self._heap_scan.close()
 
     def _start(self, request: ScanHeap | Checkpoint) -> list[FromWorker]:
-        began_s = time.perf_counter()
+        with self._metrics.stops:
+            return self._begin(request)
+
+    def _begin(self, request: ScanHeap | Checkpoint) -> list[FromWorker]:
         # Read the checkpoint's state first, so that the heap scan sees exactly the same state.
         current = request if isinstance(request, ScanHeap) else self._state(request)
         self._started_s = current.t_s if isinstance(current, CheckpointReply) else time.monotonic()
@@ -92,8 +95,6 @@ class WorkerProbes:
             self._stop_cpu_s = time.thread_time() - began_cpu_s
         except OSError as error:
             return self._answer(HeapScan(method=self._heap_scan.method, error=f"no fork: {error}"))
-        finally:
-            self._metrics.probe_stop_s += time.perf_counter() - began_s
         self._polled_s = self._started_s
         return []
 
@@ -102,11 +103,9 @@ class WorkerProbes:
         if now_s - self._polled_s < _POLL_INTERVAL_S:
             return []
         self._polled_s = now_s
-        began_s = time.perf_counter()
-        report = self._heap_scan.poll()
-        replies = [] if report is None else self._answer(report)
-        self._metrics.probe_stop_s += time.perf_counter() - began_s
-        return replies
+        with self._metrics.stops:
+            report = self._heap_scan.poll()
+            return [] if report is None else self._answer(report)
 
     def _answer(self, report: HeapScan) -> list[FromWorker]:
         current, self._current = self._current, None

@@ -410,10 +410,15 @@ def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding
     share = share_of_time(record.series.get("probe_stop_s"), window)
     # On a busy machine a probe waits for a CPU like any step of the engine.  That is not the
     # bench's doing, so such time counts neither as a stop nor as part of the window.
-    working = share_of_time(record.series.get("worker_cpu_s"), window)
     waiting = min(share_of_time(record.series.get("worker_cpu_wait_s"), window), _WAITING_SHARE)
-    if working > 0.0:
-        share *= working / (working + waiting) / (1.0 - waiting)
+    waits = record.series.get("probe_wait_s")
+    if waits is not None and len(waits):
+        share = max(0.0, share - share_of_time(waits, window)) / (1.0 - waiting)
+    else:
+        # A probe in another program does not count its waits: those of the worker stand for them.
+        working = share_of_time(record.series.get("worker_cpu_s"), window)
+        if working > 0.0:
+            share *= working / (working + waiting) / (1.0 - waiting)
     if share > _PROBE_SHARE:
         yield invalid(ProbeStall(share=share), "probe")
 

@@ -130,6 +130,11 @@ def test_a_probe_that_waits_for_a_cpu_does_not_stop_the_engine_but_one_that_comp
     assert kinds(slow_probe) == ["probe-stall"]
     assert kinds(quiet) == ["probe-stall"]
 
+    measured = with_shares(worker_cpu_wait_s=0.76, probe_stop_s=0.19, probe_wait_s=0.18)
+    computing = with_shares(worker_cpu_wait_s=0.76, probe_stop_s=0.19, probe_wait_s=0.14)
+    assert kinds(measured) == []
+    assert kinds(computing) == ["probe-stall"]
+
 
 def test_a_gated_metric_that_was_declared_and_never_came_voids_the_run() -> None:
     declared = {"metrics": ["gc_collectible_bytes", "events.*"]}
