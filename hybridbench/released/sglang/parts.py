@@ -311,15 +311,15 @@ def _refuse(config: EngineConfig, kind: str) -> None:
         "device": config.device != "cpu",
     }
     refuse(wanted)
-    # Without a free slot for a track buffer, the release's scheduler ends; its servers derive the
-    # number of running requests from the number of slots.
+    # Without a free slot for an admitted request, the release's scheduler ends; its servers derive
+    # the number of running requests from the number of slots.
     each = 1 + config.tracks_states * (1 + config.enable_overlap_schedule)
     needed = each * config.max_running_requests
-    if kind == "states" and config.tracks_states and config.mamba_slots < needed:
+    if kind == "states" and config.mamba_slots < needed:
+        taken = f"{each}, track buffers included" if config.tracks_states else "one"
         raise ConfigError(
-            f"pools.mamba_slots: {config.mamba_slots}, but with track buffers a running request "
-            f"takes {each}: at least {needed} for engine.max_running_requests of "
-            f"{config.max_running_requests}."
+            f"pools.mamba_slots: {config.mamba_slots}, but a running request takes {taken}: at "
+            f"least {needed} for engine.max_running_requests of {config.max_running_requests}."
         )
 
 

@@ -409,6 +409,7 @@ def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"mamba_scheduler_strategy": "extra_buffer_lazy"}, "engine.mamba_scheduler_strategy"),
         ({"page_size": 16, "kv_tokens": 512}, "pools.page_size"),
+        ({"mamba_slots": 5}, "at least 6 for"),
         ({"mamba_scheduler_strategy": "extra_buffer", "mamba_slots": 11}, "at least 12 for"),
         ({"cache": "chunk"}, "engine.cache"),
     ],
