@@ -82,6 +82,10 @@ class CacheWatch(Protocol):
         ...
 
 
+UNCOUNTED_CALLS: Final = frozenset({"evict_calls", "late_tokens", "surplus_steps"})
+"""Events that happen inside a release's own methods, where no adapter counts them."""
+
+
 class DrivenScheduler(Protocol):
     """A release's scheduler, built without a model, and read access to its structures."""
 

@@ -25,7 +25,7 @@ from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.foundation.errors import ConfigError
-from hybridbench.released.adapter import CacheWatch, Step
+from hybridbench.released.adapter import UNCOUNTED_CALLS, CacheWatch, Step
 from hybridbench.released.sglang.accounts import TreeAccounts, slots_of
 from hybridbench.released.sglang.generations import Held, generation_of
 from hybridbench.released.sglang.parts import Unpinned, build_scheduler
@@ -121,7 +121,7 @@ class SGLangScheduler:
                 f"engine.cache: sglang {self.release} has only its unified tree for such a model; "
                 "use engine.cache=auto."
             )
-        self.uncounted = frozenset({"session_tail_frees"})
+        self.uncounted = UNCOUNTED_CALLS | {"session_tail_frees"}
         if self._rust_core is not None:
             self.cache_name += " (core in Rust)"
             self.uncounted |= UNCOUNTED

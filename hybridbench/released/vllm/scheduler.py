@@ -20,7 +20,7 @@ from typing import Any, Final
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
-from hybridbench.released.adapter import VOCAB_SIZE, Step, not_driven
+from hybridbench.released.adapter import UNCOUNTED_CALLS, VOCAB_SIZE, Step, not_driven
 from hybridbench.released.vllm.accounts import BlockAccounts, BlockWatch, free_blocks, uncached
 from hybridbench.released.vllm.parts import RELEASES, build_scheduler
 
@@ -77,7 +77,7 @@ class VllmScheduler:
         self._scheduler, self._hasher = build_scheduler(config)
         self._count_refusals()
         self.cache_name = type(self._scheduler.kv_cache_manager.coordinator).__name__
-        self.uncounted: frozenset[str] = frozenset()
+        self.uncounted = UNCOUNTED_CALLS
         self.accounts = BlockAccounts(self)
         self._owners = dict(_named(_parts(self._scheduler)))
         request: Any = importlib.import_module("vllm.v1.request")
