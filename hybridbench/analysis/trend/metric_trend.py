@@ -518,8 +518,11 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     # Real growth must exceed the floor; if there is none, it must stay below the bound.
     room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
-    if terms.floor_after(np.inf) < rate.lower <= terms.floor:
+    if terms.settled_rate(found.reason) < rate.lower <= terms.floor:
+        # Sure growth below the present floor: after half a day a lower one applies.
         longer = max(longer, _HALF_A_DAY_S)
+    if terms.window.fill is None and _steps_may_go_on(terms, found):
+        longer = max(longer, 2.0 * present)  # then the second half shows whether more steps come
     shortest = shortest_for_leak_s(terms.window)
     if rate.lower > terms.bound and (terms.window.fill is not None or not _fills(found)):
         # If the growth continues, it is a leak once it exceeds what a healthy process settles by.

@@ -107,6 +107,17 @@ def test_steps_that_may_go_on_are_not_clean() -> None:
     assert outcome(4e5, 50.0, 130.0, 230.0)[0] == "CLEAN"  # within what may still settle
 
 
+def test_steps_that_may_go_on_ask_for_a_second_half_without_one() -> None:
+    """They once asked for half a day, because the process also grew by less than the floor."""
+    t = np.arange(0.0, 270.0)
+    noise = 2e3 * np.random.default_rng(1).normal(size=t.size)
+    steps = sum(np.where(t < at, 0.0, 4e6) for at in (50.0, 130.0, 180.0))
+
+    result = judged("rss_anon_swap_bytes", 3e6 + steps + 4e5 * t / 3600.0 + noise, t)
+
+    assert result.needed_s == pytest.approx(540.0, rel=0.15)
+
+
 def test_growth_above_the_bound_asks_for_the_time_after_which_it_would_be_a_leak() -> None:
     t = np.arange(0.0, 270.0)
     noise = 2e3 * np.random.default_rng(1).normal(size=t.size)
