@@ -546,7 +546,10 @@ def _levels(scrape: Scrape | None) -> dict[str, float]:
     """Return the levels of a scrape for a sample."""
     if scrape is None:
         return {}
-    found = {**scrape.gauges, "scraped_series": float(scrape.series)}
+    found = dict(scrape.gauges)
+    # A page that could not be read has an unknown number of series, not none.
+    if scrape.by_name:
+        found["scraped_series"] = float(scrape.series)
     if scrape.running is not None:
         found["running_requests"] = scrape.running
     if scrape.waiting is not None:

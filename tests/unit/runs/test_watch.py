@@ -304,6 +304,21 @@ def test_the_load_rests_at_each_idle_point_and_goes_on() -> None:
     assert phases[-3:] == ["drain", "idle", "done"]
 
 
+def test_a_page_that_cannot_be_read_has_no_number_of_series() -> None:
+    """Pages that a busy server did not answer once counted as pages without a series."""
+
+    class Busy(Server):
+        def latest(self) -> Scrape:
+            page = super().latest()
+            return replace(page, by_name={"queue": 2}) if self.requests < 500 else page
+
+    run = watched(Busy(FakeClock(start_s=500.0)))
+    run.steps.run()
+
+    counted = [values.get("scraped_series") for _, _, values in run.sink.samples]
+    assert set(counted) == {2.0, None}
+
+
 def test_counters_of_an_idle_point_are_those_of_its_looks() -> None:
     run = watched()
     run.steps.run()
