@@ -21,11 +21,13 @@ _healthy_check = Engine._check
 _healthy_check_sums = Engine._check_sums
 
 
-def _check(self: Engine, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
+def _check(
+    self: Engine, batch: ScheduleBatch | None, outcome: StepOutcome, step_began_s: float
+) -> None:
     """Check as usual, and count the steps over which a report averages."""
     # While the tree is still growing, walks are shorter and reports do not judge them.
     TRUTH.add("steps", int(self.counters.evict_calls > 0))
-    _healthy_check(self, batch, outcome)
+    _healthy_check(self, batch, outcome, step_began_s)
 
 
 def _check_sums(self: Engine, idle: bool, of_step: list[InvariantViolation]) -> None:
@@ -60,7 +62,7 @@ DEFECT = Defect(
         quick_s=0.0,
     ),
     patches=(
-        Patch(Engine, "_check", _check, fingerprint="20a9a493efd3"),
+        Patch(Engine, "_check", _check, fingerprint="46288b24426b"),
         Patch(Engine, "_check_sums", _check_sums, fingerprint="972b67178d8f"),
     ),
     harmed="Hybrid models with a large tree: the scheduler used 99% of a core with almost no "

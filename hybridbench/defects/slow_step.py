@@ -71,7 +71,7 @@ DEFECT = Defect(
         per="steps",
         duration_s=600.0,
     ),
-    patches=(Patch(Engine, "step", step, fingerprint="0110dca85ba2"),),
+    patches=(Patch(Engine, "step", step, fingerprint="8d8f0873ae84"),),
     truth=TRUTH,
     role=Role.PLANTED,
 )

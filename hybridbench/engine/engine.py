@@ -260,9 +260,10 @@ class Engine:
         """Run one step: settle aborts, run a prefill or decode batch, return the events."""
         outcome = StepOutcome()
         self.scheduler.sessions.maybe_reap()
+        step_began_s = self.pools.timings.now_s()
         batch = self._loop.run(outcome)
         self._note_step(batch)
-        self._check(batch, outcome)
+        self._check(batch, outcome, step_began_s)
         self._publish_kv_events()
         events = self._tell(outcome)
         self._check_answers(events)
@@ -524,8 +525,10 @@ class Engine:
             name_missing=name_missing,
         )
 
-    def _check(self, batch: ScheduleBatch | None, outcome: StepOutcome) -> None:
-        """Run the configured checks after a step."""
+    def _check(
+        self, batch: ScheduleBatch | None, outcome: StepOutcome, step_began_s: float
+    ) -> None:
+        """Run the configured checks after a step that began at ``step_began_s``."""
         level = self.config.check_level
         if level == "off":
             return
@@ -534,7 +537,7 @@ class Engine:
         ended = (*outcome.finished, *outcome.aborted)
         scheduler = self.scheduler
         found = self._invariants.check_step(
-            batch, scheduler.waiting_queue, ended, scheduler.passed_over
+            batch, scheduler.waiting_queue, ended, scheduler.passed_over, step_began_s
         )
         idle = self.is_idle
         if idle or level == "busy":

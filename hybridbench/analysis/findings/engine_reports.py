@@ -266,7 +266,9 @@ class EngineLimit(EngineCheck, frozen=True, kw_only=True):
     """The law ``limit``."""
 
     kind: ClassVar[str] = "engine-limit"
-    meaning: ClassVar[str] = "A step of the engine is larger than its configuration allows."
+    meaning: ClassVar[str] = (
+        "A step of the engine is larger, or a request waits longer, than its configuration allows."
+    )
 
 
 class EnginePassedOver(EngineCheck, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ class ViolationKind(StrEnum):
     ALIAS = "alias"  # one slot has two holders
     LEDGER = "ledger"  # a holder's record and the allocator's ledger differ
     TREE = "tree"  # the cache's own check failed
-    LIMIT = "limit"  # a step is larger than configured
+    LIMIT = "limit"  # a step is larger, or a request waits longer, than configured
     PASSED_OVER = "passed_over"  # a request waits although nothing refuses it
     ENDED_HELD = "ended_held"  # a request that ended still holds something
     UNANSWERED = "unanswered"  # the front end waits for a request that the engine no longer has

@@ -74,13 +74,16 @@ class InvariantChecker:
         waiting: Sequence[Req],
         ended: Sequence[Req],
         passed_over: int,
+        began_s: float,
     ) -> list[InvariantViolation]:
-        """Check a step's size and what it left behind.
+        """Check the size of a step that began at ``began_s``, and what it left behind.
 
         Waiting requests must refer to no tree node, ended ones must hold nothing, and none may wait
-        without a reason.  Reads a few attributes per request: cheap enough for every step.
+        without a reason or too long.  Reads a few attributes per request: cheap enough for every
+        step.
         """
         found = [] if batch is None else self._size_of_step(batch)
+        found += self._overdue(waiting, began_s)
         found += _passed_over(passed_over)
         found += _records_of_waiting(waiting)
         return found + _records_of_ended(ended)
@@ -132,6 +135,22 @@ class InvariantChecker:
             return []
         message = f"a prefill step of {count} request(s) has {tokens} tokens, but {name} is {limit}"
         return [InvariantViolation(ViolationKind.LIMIT, "", message, count=tokens - limit)]
+
+    def _overdue(self, waiting: Sequence[Req], began_s: float) -> list[InvariantViolation]:
+        """Check that the step aborted every request that had waited too long when it began."""
+        limit_s = self._limits.req_waiting_timeout_s
+        if limit_s is None:
+            return []
+        late = [req for req in waiting if req.to_abort is None and began_s - req.queued_s > limit_s]
+        if not late:
+            return []
+        rids = ", ".join(req.rid for req in late[:SHOWN_SLOTS])
+        message = (
+            f"{len(late)} waiting request(s) ({rids}) are not aborted, but waited longer than "
+            f"req_waiting_timeout, {limit_s:g} s"
+        )
+        # No count: a request that waits through many steps is one fault.
+        return [InvariantViolation(ViolationKind.LIMIT, "", message)]
 
     def _states_by_map(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
         """Check that the row map gives each request its own state, which no sum can show.

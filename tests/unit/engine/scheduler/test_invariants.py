@@ -15,6 +15,8 @@ from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.scheduler import Scheduler
+from hybridbench.engine.scheduler.waiting import WaitingRules
+from hybridbench.foundation.clock import FakeClock
 from tests.builders import make_attention_engine, make_engine
 
 
@@ -145,6 +147,34 @@ def test_a_prefill_step_above_its_budget_is_reported(
     violation = _only(engine.violations)
     assert violation.kind is ViolationKind.LIMIT
     assert violation.message == f"a prefill step of 2 request(s) has 6 tokens, but {name}"
+
+
+def test_a_request_that_waits_beyond_the_time_out_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+    engine = make_engine(
+        clock=clock, max_running_requests=1, req_waiting_timeout_s=5.0, check_fatal=False
+    )
+    for rid in ("runs", "waits"):
+        engine.submit(rid, [1, 5, 6], SamplingParams(max_new_tokens=9))
+    # A thread that waits uses no processor time, so only the wall clock tells how long.
+    monkeypatch.setattr(FakeClock, "thread_cpu_s", lambda self: 0.0)
+    monkeypatch.setattr(WaitingRules, "overdue", lambda self, waiting_queue: [])
+    engine.step()
+    clock.advance(4.9)
+    engine.step()
+    assert engine.violations == []
+
+    clock.advance(0.2)
+    engine.step()
+
+    violation = _only(engine.violations)
+    assert violation.kind is ViolationKind.LIMIT
+    assert violation.message == (
+        "1 waiting request(s) (waits) are not aborted, but waited longer than "
+        "req_waiting_timeout, 5 s"
+    )
 
 
 def test_a_prompt_that_is_not_cut_may_be_longer_than_a_step() -> None:
