@@ -57,6 +57,8 @@ _OPENS, _CLOSES = "session_opens", "session_closes"
 _LOCKS, _UNLOCKS = "lock_calls", "unlock_calls"
 # The engine's name for missing slots in its own check.
 _VIOLATION = "residual"
+# Its name for a tree whose records contradict each other.
+_TREE = "tree"
 _HOLDERS = {
     "REQ": "a request",
     "TREE": "the prefix tree",
@@ -85,6 +87,7 @@ class Residual(Basis, frozen=True, kw_only=True):
         slots_reported: the number of slots in that report.
         slot_holders: the last holders of ``slots``, if the ledger has them.
         losing_steps: set if no single event is known to lose all of the slots.
+        miscounted: whether the engine found a holder for every slot, and its tree inconsistent.
     """
 
     kind: ClassVar[str] = "residual"
@@ -101,6 +104,7 @@ class Residual(Basis, frozen=True, kw_only=True):
     slots_reported: int | None = None
     slot_holders: tuple[str, ...] = ()
     losing_steps: tuple[CauseOfLoss, ...] = ()
+    miscounted: bool = False
 
     def words(self, found: Finding) -> Words:
         if self.last_samples is None:
@@ -110,9 +114,14 @@ class Residual(Basis, frozen=True, kw_only=True):
                 f"residual over the last {self.last_samples:,.0f} samples: at least "
                 f"{self.missing:,.0f}"
             )
+        why = (
+            "every slot has a holder, but the prefix tree counts too few"
+            if self.miscounted
+            else "neither free nor held by anyone"
+        )
         return Words(
             f"{pool_count(self.missing, self.pool)} {is_or_are(self.missing)} missing"
-            f"{per_event(found)}: neither free nor held by anyone",
+            f"{per_event(found)}: {why}",
             evidence=(
                 seen,
                 *self._missing_slots(),
@@ -146,6 +155,11 @@ class Residual(Basis, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         slots = pool_unit(self.pool)
+        if self.miscounted:
+            return (
+                "Start with the finding engine-tree, which says which count of the prefix tree is "
+                f"wrong: {slots} that the tree does not count cannot be evicted for others."
+            )
         appears = "verdict.json names the checkpoint at which the loss appears."
         if found.driver is not None:
             return (
@@ -415,8 +429,15 @@ def _with_slots(basis: Residual, record: RunRecord) -> Residual:
     if not reports:
         return basis
     last = reports[-1]
+    # At a checkpoint the engine walks the pool and checks its tree.
+    inconsistent = {
+        found.checkpoint for found in record.all_events(EngineViolation) if found.kind == _TREE
+    }
     return msgspec.structs.replace(
         basis,
+        miscounted=not last.slots
+        and last.checkpoint is not None
+        and last.checkpoint in inconsistent,
         slots=last.slots[:_SLOTS_NAMED],
         slots_reported=max(len(last.slots), int(last.count)),
         slot_holders=last.owners[:_SLOTS_NAMED],

@@ -66,6 +66,20 @@ def test_missing_slots_are_named_with_their_last_holder() -> None:
     assert older.data == {"pool": "mamba", "missing": 12.0, "at_checkpoints": [0.0, 12.0], **slots}
 
 
+@pytest.mark.parametrize(("slots", "tree"), [((), 2), ((), 1), ((3,), 2), ((), None)])
+def test_a_tree_that_counts_too_few_is_told_from_slots_that_nobody_holds(
+    slots: tuple[int, ...], tree: int | None
+) -> None:
+    reports = [EngineViolation("residual", "mamba", slots=slots, count=1, checkpoint=2, t_s=61.0)]
+    if tree is not None:
+        reports.append(EngineViolation("tree", "tree", checkpoint=tree, t_s=61.0))
+
+    (finding,) = found(with_events(residuals(0.0, 1.0), *reports))
+
+    every_slot_has_a_holder = "every slot has a holder" in finding.title
+    assert every_slot_has_a_holder == (not slots and tree == 2)
+
+
 def test_a_negative_residual_is_a_contradiction() -> None:
     (finding,) = found(residuals(0.0, -1.0, 0.0))
 
