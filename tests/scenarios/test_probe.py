@@ -225,7 +225,7 @@ PROGRAMS: Mapping[str, str] = {
         signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))
         kids = [subprocess.Popen(["sleep", "0.3"]) for _ in range(3)]
         pids, end = [kid.pid for kid in kids], time.time() + 1.5
-        while time.time() < end or len(got) < 3:
+        while time.time() < end or len(got) < 3 or not none:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
                 if pid: got.append(pid in pids)
