@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,15 +56,12 @@ def _path_to_this_package(home: Path) -> Path:
     """Create a folder with a link to this package alone.
 
     The site-packages that it is installed in may have other versions of the release's dependencies.
+    Each installation has its own link, because workers of several may import from theirs at once.
     """
     package = Path(hybridbench.__file__).resolve().parent
-    folder = home / "import"
+    folder = home / "import" / hashlib.sha256(os.fsencode(package)).hexdigest()[:12]
     link = folder / package.name
-    folder.mkdir(exist_ok=True)
-    if not link.exists() or link.resolve() != package:
-        beside = folder / f"{package.name}.{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        beside.symlink_to(package)
-        beside.replace(link)
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(package)
     return folder

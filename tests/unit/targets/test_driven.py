@@ -33,23 +33,28 @@ def test_the_worker_runs_in_its_environment_with_this_package_alone(tmp_path: Pa
     # So the report says which release it is.
     assert program.prepared is not None
     assert program.prepared.name == NAME
-    assert program.search_path == str(home / "import")
-    (link,) = (home / "import").iterdir()
+    (folder,) = (home / "import").iterdir()
+    assert program.search_path == str(folder)
+    (link,) = folder.iterdir()
     assert link.resolve() == Path(hybridbench.__file__).resolve().parent
     environment = WorkerLaunch(tmp_path / "log", program=program).environment()
     assert environment["SGLANG_USE_CPU_ENGINE"] == "1"
     assert environment["PYTHONPATH"] == program.search_path
 
 
-def test_a_link_to_another_package_is_replaced(tmp_path: Path) -> None:
-    home = prepare(tmp_path)
-    (home / "import").mkdir()
-    (home / "import" / "hybridbench").symlink_to(tmp_path)
+def test_a_worker_of_another_installation_keeps_its_own_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path)
+    monkeypatch.setattr(hybridbench, "__file__", str(tmp_path / "hybridbench" / "__init__.py"))
+    other = driven_program(NAME, tmp_path).search_path
+    monkeypatch.undo()
 
-    driven_program(NAME, tmp_path)
+    ours = driven_program(NAME, tmp_path).search_path
 
-    package = Path(hybridbench.__file__).resolve().parent
-    assert (home / "import" / "hybridbench").resolve() == package
+    assert other is not None
+    assert (Path(other) / "hybridbench").readlink() == tmp_path / "hybridbench"
+    assert ours != other
 
 
 def test_one_that_is_not_prepared_is_refused_with_the_command_that_does_it(tmp_path: Path) -> None:
