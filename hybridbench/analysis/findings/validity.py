@@ -219,8 +219,9 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         return (
-            "Repeat the run with a longer --duration, which takes samples and heap scans less "
-            "often, or raise probe.sample_every and probe.collectible_every in the profile."
+            "Repeat the run on a machine that is less busy, or with a longer --duration, which "
+            "takes samples and heap scans less often, or raise probe.sample_every and "
+            "probe.collectible_every in the profile."
         )
 
 
