@@ -263,7 +263,7 @@ def test_malformed_requests_that_a_server_fails_at_are_counted_by_what_is_wrong(
     }
     ends = ["finishes", "requests_rejected", "requests_failed"]
     ends += ["abort_queued", "abort_prefill", "abort_decode"]
-    assert counts["requests_submitted"] == sum(counts[end] for end in ends)
+    assert counts["requests_submitted"] == sum(counts[end] for end in ends) > 100
     of_kind = {n.partition(".")[2]: n for n in counts if n.startswith("requests_failed_with.")}
     assert "bad_json" in of_kind
     assert set(of_kind) <= {"bad_json", "deep_json", "bad_unicode"}
