@@ -146,8 +146,8 @@ class InvariantChecker:
             return []
         rids = ", ".join(req.rid for req in late[:SHOWN_SLOTS])
         message = (
-            f"{len(late)} waiting request(s) ({rids}) are not aborted, but waited longer than "
-            f"req_waiting_timeout, {limit_s:g} s"
+            f"{len(late)} request(s) ({rids}) waited longer than req_waiting_timeout, "
+            f"{limit_s:g} s, and were not aborted"
         )
         # No count: a request that waits through many steps is one fault.
         return [InvariantViolation(ViolationKind.LIMIT, "", message)]

@@ -172,8 +172,7 @@ def test_a_request_that_waits_beyond_the_time_out_is_reported(
     violation = _only(engine.violations)
     assert violation.kind is ViolationKind.LIMIT
     assert violation.message == (
-        "1 waiting request(s) (waits) are not aborted, but waited longer than "
-        "req_waiting_timeout, 5 s"
+        "1 request(s) (waits) waited longer than req_waiting_timeout, 5 s, and were not aborted"
     )
 
 
