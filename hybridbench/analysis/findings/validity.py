@@ -379,14 +379,13 @@ def _stood_still_s(record: RunRecord, window: Window, start_s: float, end_s: flo
 
     One that did either is slow, not stopped.  Pauses of traffic do not count.
     """
-    paused_s = sum(max(0.0, min(end, end_s) - max(start, start_s)) for start, end in window.pauses)
-    still_s = end_s - start_s - paused_s
-    for name in ("worker_cpu_s", "worker_cpu_wait_s"):
-        series = record.series.get(name)
-        if series is not None and len(series) > 1:
-            at_start, at_end = np.interp((start_s, end_s), series.t_s, series.value)
-            still_s -= float(at_end - at_start)
-    return max(0.0, still_s)
+    spent = [record.series.get(name) for name in ("worker_cpu_s", "worker_cpu_wait_s")]
+    still_s = 0.0
+    for begin_s, stop_s in window.stretches():
+        part = np.clip((start_s, end_s), begin_s, stop_s)
+        moved = [np.ptp(np.interp(part, one.t_s, one.value)) for one in spent if one]
+        still_s += max(0.0, float(np.ptp(part) - sum(moved)))
+    return still_s
 
 
 def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -411,15 +410,15 @@ def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding
     share = share_of_time(record.series.get("probe_stop_s"), window)
     # On a busy machine a probe waits for a CPU like any step of the engine.  That is not the
     # bench's doing, so such time counts neither as a stop nor as part of the window.
+    working = share_of_time(record.series.get("worker_cpu_s"), window)
     waiting = min(share_of_time(record.series.get("worker_cpu_wait_s"), window), _WAITING_SHARE)
     waits = record.series.get("probe_wait_s")
     if waits is not None and len(waits):
-        share = max(0.0, share - share_of_time(waits, window)) / (1.0 - waiting)
-    else:
+        share -= share_of_time(waits, window)
+    elif working > 0.0:
         # A probe in another program does not count its waits: those of the worker stand for them.
-        working = share_of_time(record.series.get("worker_cpu_s"), window)
-        if working > 0.0:
-            share *= working / (working + waiting) / (1.0 - waiting)
+        share *= working / (working + waiting)
+    share /= 1.0 - waiting
     if share > _PROBE_SHARE:
         yield invalid(ProbeStall(share=share), "probe")
 

@@ -68,25 +68,33 @@ def test_a_worker_that_stood_still_while_the_kernel_was_sampled_voids_the_run() 
     assert kinds(silent_between(record, 100.0, 130.0)) == ["worker-silent"]
 
 
-def test_silence_while_traffic_pauses_is_no_silence() -> None:
+@pytest.mark.parametrize(
+    ("end_s", "drain_s", "resume_s", "silent"),
+    [(130.0, 99.0, 131.0, False), (165.0, 108.0, 160.0, False), (190.0, 120.0, 160.0, True)],
+)
+def test_silence_while_traffic_pauses_is_no_silence(
+    end_s: float, drain_s: float, resume_s: float, silent: bool
+) -> None:
+    """The bench may sample between the worker's last answer and the pause."""
     paused = with_events(
-        silent_between(record_with_rss(), 100.0, 130.0),
-        Phase(name="drain", t_s=99.0),
-        Phase(name="resume", t_s=131.0),
+        silent_between(record_with_rss(), 100.0, end_s),
+        Phase(name="drain", t_s=drain_s),
+        Phase(name="resume", t_s=resume_s),
     )
+    assert ("worker-silent" in kinds(paused)) == silent
 
-    assert "worker-silent" not in kinds(paused)
 
-
-def test_an_answer_that_a_pause_delays_is_late_by_what_remains_of_the_gap() -> None:
-    """The bench may sample twice between the worker's last answer and the pause."""
+def test_what_a_worker_computes_in_a_pause_does_not_excuse_its_silence_beside_it() -> None:
+    record = record_with_rss()
+    t = record.series["rss_bytes"].t_s
+    worked = Series("worker_cpu_s", t, np.clip(t - 120.0, 0.0, 40.0))
     paused = with_events(
-        silent_between(record_with_rss(), 100.0, 165.0),
-        Phase(name="drain", t_s=108.0),
+        silent_between(with_series(record, worked), 100.0, 190.0),
+        Phase(name="drain", t_s=120.0),
         Phase(name="resume", t_s=160.0),
     )
 
-    assert "worker-silent" not in kinds(paused)
+    assert "worker-silent" in kinds(paused)
 
 
 @pytest.mark.parametrize("name", ["worker_cpu_s", "worker_cpu_wait_s"])
