@@ -31,11 +31,13 @@ NOT_FAST := sampling worker benchmarks test_packaging.py runs/test_defect_catalo
 	$(addprefix analysis/,test_awkward_runs.py test_awkward.py test_boundary.py test_families.py trend/test_estimate.py \
 	trend/test_random_walk.py) report/test_page_truth.py runs/test_soak.py defects/test_mutants.py
 # Images often forbid bytecode; then every process of a test compiles all it imports anew.
-test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-changed test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBYTECODE :=
+# What test-changed compares the working tree with.
+BASE    ?= main
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help wheel install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak test-released coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
+.PHONY: help wheel install install-test soak selftest recall test test-fast test-changed test-deep test-deep-laws test-deep-rest test-soak test-released coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -82,6 +84,9 @@ test: install-test  ## The whole suite but slow, soak and gpu tests, on all core
 test-fast: install-test  ## A minute for the inner loop: units without kernels, processes and the command line, tidiness, the first law of the engine
 	$(PYTEST) -m "not slow and not soak and not gpu" \
 		tests/unit tests/tidy tests/laws/test_engine_equals_no_reuse.py $(addprefix --ignore=tests/unit/,$(NOT_FAST))
+
+test-changed: install-test  ## Those of `make test` that can reach what differs from BASE (main) in the working tree
+	tests=$$($(BIN)/python -m tools.changed_tests $(BASE)) && $(PYTEST) -m "not slow and not soak and not gpu" $$tests
 
 test-deep: test-deep-laws test-deep-rest test-soak  ## The next three, one after another: every test that needs no GPU
 
