@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import typer
-
-# As in hybridbench/cli/command_group.py: typer does not export it.
-from typer._click.core import Context
 from typer.core import TyperGroup
 
 from hybridbench import __version__
 from hybridbench.cli.app import app
+from hybridbench.cli.user_settings import Context
 
 
 def man_page() -> str:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 import typer
-
-# As hybridbench/cli/command_group.py: typer exports it under no public name.
-from typer._click.core import Context
 from typer.core import TyperGroup
 
 from hybridbench.cli.app import app
+from hybridbench.cli.user_settings import Context
 from tools.man_page import man_page
 
 
