@@ -179,6 +179,8 @@ class GarbageOfType(msgspec.Struct, frozen=True):
 
 # The part of a pool that a server's gauges report as in use, if there is no further breakdown.
 IN_USE: Final = "in_use"
+# The pool of which a page reports only what share is in use, not how many slots there are.
+KV_SHARE: Final = "kv_cache"
 
 
 class Checkpoint(Event, frozen=True):

@@ -30,6 +30,7 @@ from prometheus_client.samples import Sample
 from hybridbench.foundation.errors import UsageError
 from hybridbench.foundation.foreign import MIB, is_http_address
 from hybridbench.foundation.safe_output import visible
+from hybridbench.records.events import KV_SHARE
 from hybridbench.sampling.scraped_names import pools_of, series_names
 
 PAGE_BYTES_MAX: Final = 8 * MIB
@@ -264,7 +265,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     levels = {ours.get(name, name): value for name, value in found.gauges.items()}
     gauges = {ours.get(name, f"gauge.{name}"): value for name, value in found.gauges.items()}
     counters = {ours.get(name, f"scraped.{name}"): n for name, n in found.counters.items()}
-    pools = pools_of(levels, found.blocks_in_use)
+    pools = pools_of(levels, found.in_use)
     return Scrape(counters, gauges, running, waiting, pools, _bounded(named), left_out)
 
 
@@ -281,15 +282,15 @@ class _Found:
         self._blocks: dict[tuple[str, str], float] = {}
 
     @property
-    def blocks_in_use(self) -> float | None:
-        """Blocks in use in all engines' KV caches; None if the page does not say."""
-        # Each engine never hands out one of its blocks.
-        used = [
-            round(share * (self._blocks[engine] - 1))
-            for engine, share in self._shares.items()
-            if engine in self._blocks
-        ]
-        return float(sum(used)) if used else None
+    def in_use(self) -> dict[str, float]:
+        """Blocks in use in all engines' KV caches, or if the page gives no number of blocks, the
+        share of the fullest in millionths.
+        """
+        if self._blocks.keys() >= self._shares.keys():
+            # Each engine never hands out one of its blocks.
+            used = (round(of * (self._blocks[one] - 1)) for one, of in self._shares.items())
+            return {"kv_blocks": float(sum(used))} if self._shares else {}
+        return {KV_SHARE: round(1e6 * max(self._shares.values()))}
 
     def add(self, kind: str, sample: Sample) -> None:
         name, value = sample.name, sample.value

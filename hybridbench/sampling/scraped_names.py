@@ -57,17 +57,15 @@ def _series(name: str, pools: Collection[str]) -> str:
 
 
 def pools_of(
-    levels: Mapping[str, float], blocks_in_use: float | None = None
+    levels: Mapping[str, float], in_use: Mapping[str, float] | None = None
 ) -> dict[str, dict[str, float]]:
     """Return slots by pool and part, from a page's series and gauges; empty for unknown engines.
 
     Args:
         levels: gauges by their names from ``series_names``, or else by their names on the page.
-        blocks_in_use: KV cache blocks in use, for vLLM and its derivatives; None if unknown.
+        in_use: what vLLM and its derivatives have in use, by pool.
     """
-    pools: dict[str, dict[str, float]] = {}
-    if blocks_in_use is not None:
-        pools["kv_blocks"] = {IN_USE: blocks_in_use}
+    pools = {pool: {IN_USE: used} for pool, used in (in_use or {}).items()}
     for name, value in levels.items():
         if name.startswith("pool."):
             _, pool, part = name.split(".")

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.events import Checkpoint, EngineViolation
+from hybridbench.foundation.units import format_percent
+from hybridbench.records.events import KV_SHARE, Checkpoint, EngineViolation
 
 _WORDS: Mapping[str, str] = {
     "mamba": "state slots",
     "kv": "KV tokens",
     "kv_blocks": "KV blocks",
+    KV_SHARE: "millionths of the KV cache",
     "swa": "KV tokens in sliding windows",
     "req": "request rows",
     "host_kv": "KV tokens on the host",
@@ -44,7 +46,9 @@ def pool_unit(pool: str) -> str:
 
 
 def pool_count(count: float, pool: str) -> str:
-    """Format a number of the pool's units: ``1 state slot``, ``1,024 KV tokens``."""
+    """Format an amount: ``1 state slot``, ``1,024 KV tokens``, ``4.00% of the KV cache``."""
+    if pool == KV_SHARE:
+        return f"{format_percent(1e-6 * count, 2)} of the KV cache"
     unit = pool_unit(pool)
     if count == 1:
         unit = re.sub(r"s\b", "", unit, count=1)

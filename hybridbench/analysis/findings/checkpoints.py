@@ -36,7 +36,7 @@ from hybridbench.analysis.findings.words import (
 )
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_duration, format_percent
-from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
+from hybridbench.records.events import IN_USE, KV_SHARE, Checkpoint, EngineViolation
 from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 from hybridbench.records.manifest import OBSERVED
 
@@ -277,13 +277,14 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     """Slots that a server's metrics page reports as in use at idle points.
 
     A single gauge reading is not enough: slots that a server keeps for itself, or reports late, are
-    not lost.
+    not lost. Nor is a rising share: whether it includes the prefix cache is not known.
     """
 
     kind: ClassVar[str] = "in-use-at-idle"
     meaning: ClassVar[str] = (
         "The server's own metrics report pool slots as in use that no request or session holds."
     )
+    leads_to: ClassVar[str] = "LEAK; INCONCLUSIVE if the metrics give only a share"
     question: ClassVar[str] = "no slots stay in use at idle points"
     names_mechanism: ClassVar[bool] = True
     from_checkpoints: ClassVar[bool] = True
@@ -293,10 +294,15 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     at_checkpoints: tuple[float, ...]
 
     def words(self, found: Finding) -> Words:
+        verb = is_or_are(self.in_use)
+        cause = "they are neither free nor left in the prefix cache, and no request holds them"
+        if self.pool == KV_SHARE:
+            verb = "is"
+            cause = "either pages are lost, or the server counts its prefix cache as in use"
         return Words(
-            f"{pool_count(self.in_use, self.pool)} {is_or_are(self.in_use)} in use with no request "
-            f"in the server{per_event(found)}",
-            cause="they are neither free nor left in the prefix cache, and no request holds them",
+            f"{pool_count(self.in_use, self.pool)} {verb} in use with no request in the server"
+            f"{per_event(found)}",
+            cause=cause,
             evidence=(
                 f"in use at the last idle points: {readings(self.at_checkpoints)}",
                 *driver_evidence(found),
@@ -304,6 +310,8 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
+        if self.pool == KV_SHARE:
+            return "Run again without the prefix cache; if the share still rises, pages are lost."
         slots = pool_unit(self.pool)
         if found.driver is not None:
             return (
@@ -554,7 +562,8 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
         at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
-    found = Finding(basis, VerdictKind.LEAK, pool_words(pool), since_s=since_s)
+    verdict = VerdictKind.INCONCLUSIVE if pool == KV_SHARE else VerdictKind.LEAK
+    found = Finding(basis, verdict, pool_words(pool), since_s=since_s)
     yield explained(found, driver, pool_unit(pool))
 
 

@@ -178,10 +178,10 @@ def test_the_close_that_leaves_a_row_behind_is_named() -> None:
     assert (finding.rates[0].value, finding.rates[0].unit) == (1.0, "sessions")
 
 
-def in_use_at_rest(*values: float) -> RunRecord:
-    """Idle points of a server whose gauges report ``values`` blocks in use."""
+def in_use_at_rest(*values: float, pool: str = "kv_blocks") -> RunRecord:
+    """Idle points of a server whose gauges report ``values`` in use."""
     rests = [
-        msgspec.structs.replace(checkpoint(30.0 * (i + 1)), pools={"kv_blocks": {"in_use": v}})
+        msgspec.structs.replace(checkpoint(30.0 * (i + 1)), pools={pool: {"in_use": v}})
         for i, v in enumerate(values)
     ]
     return with_checkpoints(healthy_record(RUN), rests)
@@ -194,6 +194,14 @@ def test_blocks_that_stay_in_use_at_rest_are_a_leak() -> None:
     assert finding.subject == "kv_blocks: KV blocks"
     assert finding.data["in_use"] == 7.0
     assert finding.since_s == 90.0
+
+
+def test_a_share_that_rises_at_rest_may_be_the_prefix_cache() -> None:
+    (finding,) = found(in_use_at_rest(0.0, 2e4, 3e4, 7e4, pool="kv_cache"))
+
+    assert (finding.kind, finding.verdict) == ("in-use-at-idle", VerdictKind.INCONCLUSIVE)
+    assert finding.title.startswith("7.00% of the KV cache is in use with no request in the server")
+    assert finding.cause == "either pages are lost, or the server counts its prefix cache as in use"
 
 
 @pytest.mark.parametrize(("kept", "served"), [(0.0, 100_000.0), (40.0, 0.0)])
