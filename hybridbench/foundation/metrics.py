@@ -647,7 +647,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "probe_wait_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "part of probe_stop_s in which the worker waited for a CPU",
+        "part of probe_stop_s in which the worker waited instead of computing",
         erratic=True,
     ),
     MetricSpec("probe_child_s", Unit.SECONDS, Kind.COUNTER, "CPU time of forked heap scans"),

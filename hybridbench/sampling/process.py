@@ -161,26 +161,6 @@ def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
     return int(words[1]) / 1e9
 
 
-class ThreadWaits:
-    """The time for which the thread that opens this has waited in a run queue.
-
-    The file stays open, so that a reading costs about a microsecond.
-    """
-
-    def __init__(self) -> None:
-        try:
-            self._fd: int | None = os.open(_PROC / "thread-self" / "schedstat", os.O_RDONLY)
-        except OSError:
-            self._fd = None
-
-    def read_s(self) -> float:
-        """Return the seconds waited; 0 where the kernel does not count them."""
-        if self._fd is None:
-            return 0.0
-        words = os.pread(self._fd, 128, 0).split()
-        return int(words[1]) / 1e9 if len(words) > 1 else 0.0
-
-
 def read_cpu_s(pid: int, proc: Path = _PROC) -> float | None:
     """Return the CPU seconds of all threads of ``pid``, without children; None if unknown."""
     try:

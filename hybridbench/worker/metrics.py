@@ -24,7 +24,6 @@ from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount
-from hybridbench.sampling.process import ThreadWaits
 from hybridbench.worker.call_watch import CallWatch
 from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.step_watch import StepWatch
@@ -79,20 +78,19 @@ class ProbeStops:
 
     def __init__(self) -> None:
         self.stop_s = 0.0
-        # The part of ``stop_s`` in which the thread was ready to run and waited for a CPU.
+        # The part of ``stop_s`` in which the thread did not compute: it waited for a CPU, or for
+        # the interpreter's lock, whose holder may be waiting for a CPU.
         self.wait_s = 0.0
-        self._waits: ThreadWaits | None = None
-        self._began_s = self._waited_s = 0.0
+        self._began_s = self._computed_s = 0.0
 
     def __enter__(self) -> None:
-        if self._waits is None:
-            self._waits = ThreadWaits()  # here, because it reads the thread that opens it
-        self._began_s, self._waited_s = time.perf_counter(), self._waits.read_s()
+        self._began_s, self._computed_s = time.perf_counter(), time.thread_time()
 
     def __exit__(self, *_: object) -> None:
-        assert self._waits is not None
-        self.wait_s += self._waits.read_s() - self._waited_s
-        self.stop_s += time.perf_counter() - self._began_s
+        computed_s = time.thread_time() - self._computed_s
+        stop_s = time.perf_counter() - self._began_s
+        self.stop_s += stop_s
+        self.wait_s += max(0.0, stop_s - computed_s)
 
 
 class WorkerMetrics:
