@@ -11,7 +11,7 @@ from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.repeated_answers import repeated_answer_notes
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.findings.wrong_answers import answer_notes
-from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import probes_left_out
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
@@ -255,10 +255,16 @@ def _measurement_overhead(record: RunRecord) -> Iterable[str]:
         return  # the table of probes lists the overhead by process
     if stopped is None or len(stopped) < 2:
         return
-    elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])
-    share = float(stopped.value[-1] - stopped.value[0]) / max(elapsed_s, 1e-9)
+    waited = record.series.get("probe_wait_s")
+    stopped_s = _growth(stopped)
+    waited_s = 0.0 if waited is None else _growth(waited)
+    elapsed_s = max(float(stopped.t_s[-1] - stopped.t_s[0]), 1e-9)
     scans = record.series.get("gc_collectible_objects")
     yield (
-        f"measurement overhead: {format_percent(share, 2)} of engine-loop time in the whole run "
-        f"({0 if scans is None else len(scans):,} heap scans)"
+        f"measurement overhead: {format_percent((stopped_s - waited_s) / elapsed_s, 2)} of "
+        f"engine-loop time in the whole run ({0 if scans is None else len(scans):,} heap scans)"
     )
+
+
+def _growth(counter: Series) -> float:
+    return float(counter.value[-1] - counter.value[0]) if len(counter) else 0.0

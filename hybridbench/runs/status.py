@@ -93,7 +93,8 @@ class RunStatus:
         if "ttft_ms_p50" in values and "ttft_ms_p99" in values:
             self.ttft_ms = (values["ttft_ms_p50"], values["ttft_ms_p99"])
         if "probe_stop_s" in values and self.traffic_s:
-            self.probe_share = values["probe_stop_s"] / max(1.0, self.traffic_s)
+            stopped_s = values["probe_stop_s"] - values.get("probe_wait_s", 0.0)
+            self.probe_share = stopped_s / max(1.0, self.traffic_s)
         self.tokens_per_s = values.get("throughput_tokens_per_s", self.tokens_per_s)
         self.requests_per_s = values.get("requests_per_s", self.requests_per_s)
         self.running = int(values.get("running_requests", self.running))

@@ -202,12 +202,13 @@ def test_a_night_of_samples_is_judged() -> None:
     assert verdict.findings[0].rates[0].value == pytest.approx(20 * MB, rel=0.1)
 
 
-def test_what_looking_cost_the_engine_is_told() -> None:
-    stopped = Series("probe_stop_s", np.array([10.0, 110.0]), np.array([0.5, 1.2]))
+def test_what_looking_cost_the_engine_is_told_without_its_waits() -> None:
+    stopped = Series("probe_stop_s", np.array([10.0, 110.0]), np.array([0.5, 1.4]))
+    waited = Series("probe_wait_s", np.array([10.0, 110.0]), np.array([0.1, 0.3]))
     scans = Series("gc_collectible_objects", np.arange(12.0), np.zeros(12))
     record = healthy_record(Run(duration_s=240.0, steady_s=60.0))
 
-    verdict = judge(with_series(record, stopped, scans))
+    verdict = judge(with_series(record, stopped, waited, scans))
 
     assert notes_with(verdict, "overhead") == [
         "measurement overhead: 0.70% of engine-loop time in the whole run (12 heap scans)"

@@ -62,7 +62,11 @@ def test_what_the_heap_scans_and_the_engine_said_is_shown_when_it_came(tmp_path:
     with RunWriter(tmp_path / "run", manifest_from_json(manifest()), FakeClock()) as writer:
         writer.event(Phase("warmup", "warmup", t_s=1.0))
         for second in (2.0, 4.0, 6.0, 8.0):
-            writer.sample(second, "steady", {"rss_anon_swap_bytes": 1e8, "probe_stop_s": 0.5})
+            writer.sample(
+                second,
+                "steady",
+                {"rss_anon_swap_bytes": 1e8, "probe_stop_s": 0.7, "probe_wait_s": 0.2},
+            )
         # A heap scan's sample has the time of its fork, but is stored when its answer arrives.
         leaked = InstanceCount(live=9, expected=4)
         parts = {"live": leaked.live, "expected": leaked.expected, "stray": leaked.stray}
@@ -76,7 +80,7 @@ def test_what_the_heap_scans_and_the_engine_said_is_shown_when_it_came(tmp_path:
     assert found == [8.0, 9.0]
     assert seen[-1].so_far == "possible leak: 5 removed TreeNode objects are still alive"
     assert (seen[-1].checkpoints, seen[-1].traffic_s) == (1, 8.0)
-    assert seen[-2].probe_share == 0.5 / 7.0
+    assert seen[-2].probe_share == (0.7 - 0.2) / 7.0
     assert clock.monotonic_s() == pytest.approx(15.0)
 
 
