@@ -31,6 +31,7 @@ from hybridbench.analysis.findings.incomplete import (
     workload_findings,
 )
 from hybridbench.analysis.findings.instances import instance_findings, with_split
+from hybridbench.analysis.findings.locks import lock_findings
 from hybridbench.analysis.findings.repeated_answers import repeated_answer_findings
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.restarts import restart_findings
@@ -170,6 +171,7 @@ def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
         *run("instances", instance_findings, facts),
         *run("what waiting requests hold", waiting_findings, facts),
         *run("checkpoints", checkpoint_findings, facts),
+        *run("locks", lock_findings, facts),
         *run("containers", container_findings, facts),
         *run("liveness", liveness_findings, facts),
         *run("impossible counts", sanity_findings, facts),

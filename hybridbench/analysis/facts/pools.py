@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +25,10 @@ _WORDS: Mapping[str, str] = {
     "host_mamba": "state slots on the host",
     "tree": "tree nodes",
 }
+# The part of a pool that open sessions hold between their turns.
+SESSION_HELD: Final = "session_held"
+# How many of the last checkpoints a finding quotes.
+CHECKPOINTS_NAMED: Final = 5
 
 
 @dataclass(frozen=True)

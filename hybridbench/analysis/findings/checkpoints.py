@@ -1,4 +1,4 @@
-"""Account for slots and locks at idle checkpoints, when no request is in the engine.
+"""Account for slots at idle checkpoints, when no request is in the engine.
 
 Counts are exact, so one checkpoint decides; the samples between checkpoints show which event loses
 the slots.
@@ -7,20 +7,21 @@ the slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
+from hybridbench.analysis.drivers.idle import idle_driver, idle_hints
 from hybridbench.analysis.drivers.rates import rate_per_hour
-from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_driver
+from hybridbench.analysis.drivers.search import Driver, explained, find_driver
 from hybridbench.analysis.drivers.steps import LosingSteps, losing_steps
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
-    IdleReading,
+    CHECKPOINTS_NAMED,
+    SESSION_HELD,
     pool_count,
     pool_names,
     pool_unit,
@@ -34,27 +35,18 @@ from hybridbench.analysis.findings.words import (
     readings,
     times,
 )
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import IN_USE, KV_SHARE, Checkpoint, EngineViolation
 from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
-from hybridbench.records.manifest import OBSERVED
 
 # If there is no final checkpoint (the worker died), this many last samples must be above zero
 # instead.
 _TAIL_SAMPLES = 5
-# Share of the last events that may lock no more tokens.  More of them mean that nearly all tokens
-# are locked already, which hides what locks them.
-_LOCK_NONE = 0.1
-# Events that move or split locked nodes.
-_LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
-_CHECKPOINTS_NAMED = 5
 # Rises of a gauge between idle points, without a fall: a gauge that merely lags would also fall.
 _RISES_OF_GAUGES = 3
-_SESSION_HELD = "session_held"
 _OPENS, _CLOSES = "session_opens", "session_closes"
-_LOCKS, _UNLOCKS = "lock_calls", "unlock_calls"
 # The engine's name for missing slots in its own check.
 _VIOLATION = "residual"
 # Its name for a tree whose records contradict each other.
@@ -320,81 +312,14 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
         return f"Repeat the run with traffic of one kind, to see which kind leaves {slots} behind."
 
 
-class _Locks(Basis, frozen=True, kw_only=True):
-    """Locks of one component of the tree at the last idle checkpoints."""
-
-    from_checkpoints: ClassVar[bool] = True
-
-    pool: str
-    component: str
-    locks: float
-    at_checkpoints: tuple[float, ...]
-
-    def _counts(self) -> str:
-        return f"locked at the last checkpoints: {readings(self.at_checkpoints)}"
-
-
-class LocksAtIdle(_Locks, frozen=True, kw_only=True):
-    """Locks that outlived their holders.
-
-    ``held`` is their number, if the engine counts locks; ``locks`` counts what they lock.
-    """
-
-    kind: ClassVar[str] = "locks-at-idle"
-    meaning: ClassVar[str] = "Tree nodes are still locked with no request in the engine."
-    question: ClassVar[str] = "no lock is held while the engine is idle"
-    names_mechanism: ClassVar[bool] = True
-
-    held: float | None = None
-
-    def words(self, found: Finding) -> Words:
-        by = "" if self.held is None else f", by {times(self.held, 'lock')}"
-        return Words(
-            f"{pool_count(self.locks, self.pool)} {is_or_are(self.locks)} locked in the prefix "
-            f"tree with no request in the engine{by}{per_event(found)}",
-            cause="a lock was never released",
-            evidence=(self._counts(), *driver_evidence(found)),
-        )
-
-    def advice(self, found: Finding) -> str:
-        if self.held is not None:
-            event = "each path" if found.driver is None else f"the {singular(found.driver)} handler"
-            return (
-                f"Check {event} for a lock that is taken and not released: the calls that take "
-                f"locks outnumber those that release them by {self.held:,.0f}."
-            )
-        return (
-            "Check that lock and unlock traverse the same nodes, in particular after a node "
-            "split, and that an idle engine still acknowledges the transfers that hold a lock."
-        )
-
-
-class NegativeLocks(_Locks, frozen=True, kw_only=True):
-    """Locks that were released more often than taken."""
-
-    kind: ClassVar[str] = "negative-locks"
-    meaning: ClassVar[str] = "Tree nodes were unlocked more often than locked."
-    leads_to: ClassVar[str] = "INVARIANT"
-    question: ClassVar[str] = "no lock count is negative"
-
-    def words(self, found: Finding) -> Words:
-        return Words(
-            f"the count of locked {pool_unit(self.pool)} is {self.locks:,.0f} with no request in "
-            "the engine",
-            cause="a lock was released twice",
-            evidence=(self._counts(),),
-        )
-
-
 def checkpoint_findings(facts: Facts) -> list[Finding]:
-    """Return findings about missing slots, surplus slots, and slots and locks without a holder."""
+    """Return findings about missing slots, surplus slots, and slots without a holder."""
     findings: list[Finding] = []
     for pool in pool_names(facts.record):
         findings.extend(_residuals(facts, pool))
         findings.extend(_orphans(facts, pool))
         findings.extend(_in_use(facts, pool))
     findings.extend(_closed_sessions(facts))
-    findings.extend(_locks(facts))
     return findings
 
 
@@ -408,7 +333,7 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
         return
     seen = facts.idle_readings(lambda at: at.pool(pool, "residual"))
     losing = losing_steps(facts.record, pool, facts.counters)
-    driver = _driver(facts, f"pool.{pool}.residual", seen, losing=losing)
+    driver = idle_driver(facts, f"pool.{pool}.residual", seen, losing=losing)
     unit = pool_unit(pool)
     since = next((when for when, value in at_idle if value > 0), float(t[-1]) if t.size else 0.0)
     lost = np.flatnonzero(sampled > 0)
@@ -457,13 +382,13 @@ def _surplus(facts: Facts, pool: str, at_idle: Sequence[tuple[float, float]]) ->
     negative = [(when, value) for when, value in at_idle if value < 0]
     seen = facts.idle_readings(lambda at: -at.pool(pool, "residual"))
     t, sampled = pool_values(facts.record, pool, "residual")
-    hints = _hints(facts, seen)
+    hints = idle_hints(facts, seen)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
     basis = NegativeResidual(
         pool=pool,
         surplus=-negative[-1][1],  # the pool may add up again at the last checkpoint
-        at_checkpoints=tuple(value for _, value in at_idle[-_CHECKPOINTS_NAMED:]),
+        at_checkpoints=tuple(value for _, value in at_idle[-CHECKPOINTS_NAMED:]),
     )
     found = Finding(basis, VerdictKind.INVARIANT, pool_words(pool), since_s=negative[0][0])
     return explained(found, driver, unit)
@@ -475,7 +400,7 @@ def _missing(
     """Return the slots that were never freed, with the readings that show it."""
     last_idle = at_idle[-1][0] if at_idle else -np.inf
     if at_idle and at_idle[-1][1] > 0:
-        last = tuple(value for _, value in at_idle[-_CHECKPOINTS_NAMED:])
+        last = tuple(value for _, value in at_idle[-CHECKPOINTS_NAMED:])
         return Residual(pool=pool, missing=last[-1], at_checkpoints=last)
     after = sampled[t > last_idle]
     if at_idle and after.size < 2 * _TAIL_SAMPLES:
@@ -493,7 +418,7 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     if held <= 0:
         return
     seen = facts.idle_readings(lambda at: at.pool(pool, "in_flight"))
-    driver = _driver(facts, f"pool.{pool}.in_flight", seen)
+    driver = idle_driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
     found = Finding(
         HeldAtIdle(pool=pool, held=held),
@@ -509,21 +434,21 @@ def _closed_sessions(facts: Facts) -> Iterable[Finding]:
     seen = facts.idle_readings(_closed_with_rows)
     if not seen or seen[-1].value <= 0:
         return
-    t, rows = pool_values(facts.record, "req", _SESSION_HELD)
+    t, rows = pool_values(facts.record, "req", SESSION_HELD)
     counters = facts.counters
     counts = [
         counters.at(name, t) if name in counters.series else np.zeros(t.size)
         for name in (_OPENS, _CLOSES)
     ]
-    hints = _hints(facts, seen, (_CLOSES,))
+    hints = idle_hints(facts, seen, (_CLOSES,))
     driver = find_driver(t, rows - counts[0] + counts[1], counters, hints)
     last = facts.idle[-1]
     still_open = _open_sessions(last)
-    held = {pool: last.pool(pool, _SESSION_HELD) for pool in last.pools}
+    held = {pool: last.pool(pool, SESSION_HELD) for pool in last.pools}
     basis = HeldByClosedSessions(
         closed=seen[-1].value,
         open=still_open,
-        at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
+        at_checkpoints=tuple(reading.value for reading in seen[-CHECKPOINTS_NAMED:]),
         held={} if still_open else {pool: slots for pool, slots in held.items() if slots > 0},
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
@@ -533,9 +458,9 @@ def _closed_sessions(facts: Facts) -> Iterable[Finding]:
 
 def _closed_with_rows(at: Checkpoint) -> float | None:
     """The sessions that hold a row but are not open; None if the engine does not count them."""
-    if _OPENS not in at.counters or _SESSION_HELD not in at.pools.get("req", {}):
+    if _OPENS not in at.counters or SESSION_HELD not in at.pools.get("req", {}):
         return None
-    return at.pool("req", _SESSION_HELD) - _open_sessions(at)
+    return at.pool("req", SESSION_HELD) - _open_sessions(at)
 
 
 def _open_sessions(at: Checkpoint) -> float:
@@ -555,117 +480,16 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
     only_rises = sum(rise > 0 for rise in rises) >= _RISES_OF_GAUGES and min(rises) >= 0
     if not only_rises and "residual" not in facts.idle[-1].pools.get(pool, {}):
         return
-    driver = _driver(facts, f"pool.{pool}.{IN_USE}", seen)
+    driver = idle_driver(facts, f"pool.{pool}.{IN_USE}", seen)
     basis = InUseAtIdle(
         pool=pool,
         in_use=seen[-1].value,
-        at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
+        at_checkpoints=tuple(reading.value for reading in seen[-CHECKPOINTS_NAMED:]),
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
     verdict = VerdictKind.INCONCLUSIVE if pool == KV_SHARE else VerdictKind.LEAK
     found = Finding(basis, verdict, pool_words(pool), since_s=since_s)
     yield explained(found, driver, pool_unit(pool))
-
-
-def _locks(facts: Facts) -> Iterable[Finding]:
-    # An open session may lock its prefix.  Only if no session holds anything has every lock
-    # outlived its holder.
-    alone = [
-        at for at in facts.idle if not any(at.pool(pool, _SESSION_HELD) > 0 for pool in at.pools)
-    ]
-    for component, count in sorted(alone[-1].locks.items()) if alone else ():
-        if count != 0:
-            counted = [at for at in alone if component in at.locks]
-            seen = [IdleReading(at.t_s, at.locks[component], at.counters) for at in counted]
-            yield _lock(facts, component, seen)
-
-
-def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
-    count = seen[-1].value
-    pool = "kv" if component == "full" else component
-    twice = count < 0
-    kind = NegativeLocks if twice else LocksAtIdle
-    found = Finding(
-        kind(
-            pool=pool,
-            component=component,
-            locks=count,
-            at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
-        ),
-        VerdictKind.INVARIANT if twice else VerdictKind.LEAK,
-        f"locks: {component}",
-        since_s=next(reading.t_s for reading in seen if reading.value),
-    )
-    if twice:
-        return found
-    held = _held_locks(seen)
-    if not held:
-        driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
-        if driver is not None and not _rose_to_the_end(seen, driver.counter):
-            driver = None
-        return explained(found, driver, f"locked {pool_unit(pool)}")
-    # A lock on tokens that another has locked adds none, so the locks themselves are explained.
-    found = replace(found, basis=msgspec.structs.replace(found.basis, held=held[-1].value))
-    t, orphans = _locks_without_row(facts)
-    hints = Hints(idle=held, from_zero=_hints(facts, held).from_zero)
-    return explained(found, find_driver(t, orphans, facts.counters, hints), "locks")
-
-
-def _rose_to_the_end(seen: Sequence[IdleReading], counter: str) -> bool:
-    """Whether the idle readings rose until the last events of ``counter``."""
-    rises = [now for before, now in pairwise(seen) if now.value > before.value]
-    last = rises[-1] if rises else seen[0]
-    events = seen[-1].counts.get(counter, 0.0)
-    return events - last.counts.get(counter, 0.0) <= _LOCK_NONE * events
-
-
-def _locks_without_row(facts: Facts) -> tuple[FloatArray, FloatArray]:
-    """Return the sampled number of locks, less one for each row that a request or session holds."""
-    taken = facts.record.series[f"events.{_LOCKS}"]
-    count = taken.value.copy()
-    for name in (f"events.{_UNLOCKS}", "pool.req.in_flight", f"pool.req.{_SESSION_HELD}"):
-        series = facts.record.series.get(name)
-        if series is not None and len(series):
-            count -= np.interp(taken.t_s, series.t_s, series.value)
-    return taken.t_s, count
-
-
-def _held_locks(rests: Sequence[IdleReading]) -> list[IdleReading]:
-    """Return how many locks were held at ``rests``; empty if unknown, or all were released."""
-    held = [
-        replace(at, value=at.counts[_LOCKS] - at.counts[_UNLOCKS])
-        for at in rests
-        if _LOCKS in at.counts
-    ]
-    return held if held and held[-1].value > 0 else []
-
-
-def _driver(
-    facts: Facts,
-    series: str,
-    idle: Sequence[IdleReading],
-    expected: Sequence[str] = (),
-    losing: LosingSteps | None = None,
-) -> Driver | None:
-    """Find what drives a count that should be 0 when idle, from samples, idle points and steps."""
-    sampled = facts.record.series.get(series, Series(series, np.empty(0), np.empty(0)))
-    hints = _hints(facts, idle, expected)
-    if losing is not None:
-        hints = replace(hints, natural=losing.always, among=losing.mostly)
-    driver = find_driver(sampled.t_s, sampled.value, facts.counters, hints)
-    if losing is not None and driver is not None and driver.counter in losing.always:
-        # A counter that did not move in the losing steps is not a rival, however well it fits.
-        driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
-    return driver
-
-
-def _hints(facts: Facts, idle: Sequence[IdleReading], expected: Sequence[str] = ()) -> Hints:
-    """Return the hints for a count that starts at 0 in a new worker.
-
-    A watched server may have served requests before the run, and it keeps slots for itself.
-    """
-    from_zero = facts.record.manifest.target.kind != OBSERVED
-    return Hints(expected, load=facts.load, idle=idle, from_zero=from_zero)
 
 
 def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> tuple[CauseOfLoss, ...]:

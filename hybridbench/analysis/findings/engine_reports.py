@@ -16,12 +16,12 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
 from hybridbench.analysis.findings.checkpoints import (
     HeldAtIdle,
-    LocksAtIdle,
     NegativeResidual,
     Residual,
 )
 from hybridbench.analysis.findings.containers import ContainerGrows
 from hybridbench.analysis.findings.engine_log import one_line
+from hybridbench.analysis.findings.locks import LocksAtIdle
 from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.findings.words import per_event, times
 from hybridbench.analysis.record import RunRecord

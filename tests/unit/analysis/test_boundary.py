@@ -73,6 +73,7 @@ ANALYSES = (
     "judge_decay",
     "judge_trend",
     "liveness_findings",
+    "lock_findings",
     "log_findings",
     "not_seen",
     "probe_growth_findings",
