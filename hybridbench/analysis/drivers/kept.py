@@ -176,7 +176,7 @@ class _Fits:
         if not whole:
             # Growth that is constant per second, or per rare event, may still be a cache that is
             # filled by the common work or by another event.
-            may_add = [i for i in suggested if not self._is_late_clock(name, i, driver)]
+            may_add = [i for i in suggested if not self._is_unlikely(name, i, driver)]
             slows = slows or any(self._surely_slows(name, i) for i in self._main)
             slows = slows or any(self._is_flatter(name, i) for i in may_add)
             steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
@@ -202,14 +202,15 @@ class _Fits:
         lines = self._halves[driver]
         return min(lines.slowing(name, _SLOWER)) > t_quantile(_SLOWER_ODDS, lines.df)
 
-    def _is_late_clock(self, name: int, index: int, driver: int) -> bool:
-        """Whether driver ``index`` is the clock and fits clearly worse than ``driver`` does.
+    def _is_unlikely(self, name: int, index: int, driver: int) -> bool:
+        """Whether ``index`` fits clearly worse than ``driver``, so that its bend says nothing.
 
-        Per second, everything grows more slowly when fewer requests arrive.
+        One line by requests is straight while aborts become more common, and any line by them is
+        not.  Per second, everything grows more slowly when fewer requests arrive, so the clock is
+        not even given a bend.
         """
-        lines = self._whole[index], self._whole[driver]
-        clock, best = (one.sigma(name) for one in lines)
-        return self._work.names[index] == TIME and clock > _TIMELY * best
+        lines = self._whole if self._work.names[index] == TIME else self._halves
+        return lines[index].sigma(name) > _TIMELY * self._whole[driver].sigma(name)
 
     @property
     def _main(self) -> list[int]:

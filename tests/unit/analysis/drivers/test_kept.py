@@ -27,3 +27,31 @@ def test_a_counter_that_stands_still_in_one_half_explains_nothing(half: str) -> 
 
     assert kept is not None
     assert kept.driver.counter == "finishes"
+
+
+@pytest.mark.parametrize("fills", [False, True])
+def test_an_event_that_becomes_more_common_makes_no_fill_of_what_another_one_keeps(
+    fills: bool,
+) -> None:
+    """Every third request keeps an entry while aborts become more common; or aborts fill a cache.
+
+    By aborts, both slow down.
+    """
+    t_s = 10.0 * np.arange(24)
+    aborts = np.round(50.0 * np.arange(24.0) ** 1.2)
+    finishes = np.round(700.0 * np.arange(24) + 40.0 * np.sin(t_s))
+    held = np.round(finishes / 3.0)
+    if fills:
+        held = np.round(3_000.0 * (1.0 - np.exp(-aborts / 1_500.0)))
+    names = ("finishes", "requests_aborted", TIME)
+    columns = np.column_stack([finishes, aborts, t_s])
+    work = Work(names, columns, {"finishes": 0, "requests_aborted": 1}, frozenset({"finishes"}))
+    first = np.arange(24) == 0
+
+    (kept,) = kept_under_traffic(held[None, :], first, work, np.zeros((24, 0)))
+
+    assert kept is not None
+    assert (kept.slows, kept.steady) == (fills, not fills)
+    if not fills:
+        assert kept.driver.counter == "finishes"
+        assert kept.driver.per_event == pytest.approx(1 / 3, rel=0.01)
