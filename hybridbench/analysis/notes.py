@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
@@ -49,6 +51,11 @@ _ASKED_TO_WAIT: Final = "events.requests_asked_to_wait"
 _WORTH_A_NOTE: Final = 0.01  # share of all requests
 # Minimum rise worth a note, as a share of the memory before it.
 _SHARE_OF_A_FILL = 0.1
+_LEFT: Final = "events.requests_aborted"
+# Readings of requests in flight that show more than the clients', and none in pauses of the load.
+_READINGS: Final = 30
+_PAUSED_READINGS: Final = 3
+_MORE: Final = 0.5  # requests, on average; a client waits from a little before to a little after
 _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
     (DiskFull, "the disk was full"),
     (WorkloadFailed, "the workload failed"),
@@ -81,6 +88,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
     if busy:
         yield f"{times(busy, 'checkpoint')} ignored: requests were in flight"
     yield from _not_served(record)
+    yield from _run_for_nobody(facts)
     yield from _levelled_off(facts, metrics)
     yield from _device_taken(record, metrics)
     yield from _reclaimed(record)
@@ -233,6 +241,29 @@ def _reclaimed(record: RunRecord) -> Iterable[str]:
         f"of {format_bytes(max(0.0, given.at_rest_bytes))} held while idle, malloc_trim released "
         f"{trim}, flushing the cache {flush}, a full collection {collect}"
     )
+
+
+def _run_for_nobody(facts: Facts) -> Iterable[str]:
+    """Report that a server runs more requests than its clients wait for, after some have left.
+
+    The gauges and the clients are read at different moments, so only the mean tells.  A server that
+    has no request in pauses of the load has no other clients.
+    """
+    client, left = (facts.record.series.get(name) for name in ("client_in_flight", _LEFT))
+    inside = [load for load in facts.load if len(load)]
+    if client is None or left is None or not inside or not left.value[-1] > 0:
+        return
+    t = client.t_s
+    more = np.sum([np.interp(t, load.t_s, load.value) for load in inside], axis=0) - client.value
+    busy = client.value > 0
+    if busy.sum() < _READINGS or (more[~busy] == 0).sum() < _PAUSED_READINGS:
+        return
+    if more[busy].mean() > _MORE and np.median(more[busy]) > 0.0:
+        yield (
+            f"the server reported {more[busy].mean():.1f} more requests than clients waited for, "
+            f"on average: it goes on with requests after their clients have left, which "
+            f"{left.value[-1]:,.0f} did"
+        )
 
 
 def _cpu_wait(facts: Facts) -> Iterable[str]:

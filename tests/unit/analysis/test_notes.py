@@ -232,3 +232,21 @@ def test_reserved_memory_that_grows_with_tensors_needs_no_note() -> None:
 
     assert [finding.subject for finding in verdict.findings] == ["device_allocated_bytes"]
     assert not any(note.startswith("PyTorch reserved") for note in verdict.notes)
+
+
+@pytest.mark.parametrize(
+    ("others", "aborts", "told"), [(0.0, 4.0, True), (3.0, 4.0, False), (0.0, 0.0, False)]
+)
+def test_a_server_that_goes_on_after_its_clients_have_left_is_said(
+    others: float, aborts: float, told: bool
+) -> None:
+    """Eight clients wait while it runs twelve; in a pause a second later, none."""
+    t = np.arange(0.0, 240.0)
+    paused = t % 30.0 < 4.0
+    client = Series("client_in_flight", t, np.where(paused, 0.0, 8.0))
+    running = Series("running_requests", t, others + np.where(paused, 0.0, 12.0))
+    left = Series("events.requests_aborted", t, aborts * t)
+
+    said = notes(with_series(healthy_record(RUN), client, running, left))
+
+    assert any("4.0 more requests than clients waited for" in note for note in said) == told
