@@ -285,18 +285,24 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     in_use: float
     at_checkpoints: tuple[float, ...]
 
+    @property
+    def needs_longer_run(self) -> bool:
+        return self.pool != KV_SHARE
+
     def words(self, found: Finding) -> Words:
         verb = is_or_are(self.in_use)
         cause = "they are neither free nor left in the prefix cache, and no request holds them"
+        rests = readings(self.at_checkpoints)
         if self.pool == KV_SHARE:
             verb = "is"
             cause = "either pages are lost, or the server counts its prefix cache as in use"
+            rests = ", ".join(format_percent(1e-6 * value, 2) for value in self.at_checkpoints)
         return Words(
             f"{pool_count(self.in_use, self.pool)} {verb} in use with no request in the server"
             f"{per_event(found)}",
             cause=cause,
             evidence=(
-                f"in use at the last idle points: {readings(self.at_checkpoints)}",
+                f"in use at the last idle points: {rests}",
                 *driver_evidence(found),
             ),
         )
@@ -488,7 +494,8 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
     verdict = VerdictKind.INCONCLUSIVE if pool == KV_SHARE else VerdictKind.LEAK
-    found = Finding(basis, verdict, pool_words(pool), since_s=since_s)
+    subject = "KV cache" if pool == KV_SHARE else pool_words(pool)
+    found = Finding(basis, verdict, subject, since_s=since_s)
     yield explained(found, driver, pool_unit(pool))
 
 

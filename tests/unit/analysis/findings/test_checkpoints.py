@@ -200,6 +200,7 @@ def test_a_share_that_rises_at_rest_may_be_the_prefix_cache() -> None:
     (finding,) = found(in_use_at_rest(0.0, 2e4, 3e4, 7e4, pool="kv_cache"))
 
     assert (finding.kind, finding.verdict) == ("in-use-at-idle", VerdictKind.INCONCLUSIVE)
+    assert not finding.basis.needs_longer_run
     assert finding.title.startswith("7.00% of the KV cache is in use with no request in the server")
     assert finding.cause == "either pages are lost, or the server counts its prefix cache as in use"
 
