@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -475,23 +476,37 @@ class _JudgedFile:
         """
         known, counted = {at_s - self._zero_s for at_s in column.raw.starts_s}, False
         resets = dict[int, list[tuple[float, ...]]]()
-        for one in (one for one in self._columns if self._is_of(one, column)):
+        for one, at_s, is_sure, is_of_process in self._marks:
+            if self._is_of(one, column):
+                counted |= is_of_process
+                known.update(at_s if is_sure else ())
+                resets.setdefault(one.raw.group, []).extend([] if is_sure else [at_s])
+        for each in resets.values():
+            # Counters of a process restart together; one that falls alone counts something else.
+            known.update(s for s, n in Counter(chain(*each)).items() if 3 * n >= len(each))
+        return tuple(sorted(known)), counted
+
+    @cached_property
+    def _marks(self) -> list[tuple[_Column, tuple[float, ...], bool, bool]]:
+        """The columns that show restarts: when, surely or not, and whether of a single process."""
+        found = []
+        for one in self._columns:
             name, role, read = unlabelled(one.name), one.meaning.role, np.isfinite(one.value)
             changed = PROCESS_ID.fullmatch(name) or RESTARTED.fullmatch(name)
             counts = role is Role.COUNTER or one.name in self.options.works
             counts = counts or (role is Role.CUMULATIVE and not _sinks(one.raw))
             if (changed or counts) and np.any(one.value[read] > 0):
-                # These belong to a container or machine, in which a process may restart unseen.
-                counted |= not (RESTARTED.fullmatch(name) or UPTIME.fullmatch(name))
                 began = changes if changed else counter_resets
                 at_s = began(one.t_s[read], one.value[read])
                 sure = changed or UPTIME.fullmatch(name) or one.name in self.options.works
-                known.update(at_s if sure else ())
-                resets.setdefault(one.raw.group, []).extend([] if sure else [at_s])
-        for each in resets.values():
-            # Counters of a process restart together; one that falls alone counts something else.
-            known.update(s for s, n in Counter(chain(*each)).items() if 3 * n >= len(each))
-        return tuple(sorted(known)), counted
+                # Of a container or machine, in which a process may restart unseen.
+                is_outer = RESTARTED.fullmatch(name) or UPTIME.fullmatch(name)
+                found.append((one, at_s, bool(sure), not is_outer))
+        return found
+
+    @cached_property
+    def _swaps(self) -> list[_Column]:
+        return [one for one in self._columns if _SWAP.search(one.name)]
 
     def _falls(self, column: _Column) -> Falls:
         known, counted = self._restarts(column)
@@ -505,9 +520,8 @@ class _JudgedFile:
         # A series labelled with a process id belongs to one process.
         counted = counted or bool(_OF_PROCESS.search(column.name))
         falls = level_falls(t, value, known, counted=counted)
-        for other in self._columns:
-            beside = other.raw.group == column.raw.group and other.raw is not column.raw
-            if beside and _SWAP.search(other.name):
+        for other in self._swaps:
+            if other.raw.group == column.raw.group and other.raw is not column.raw:
                 falls = swapped_out(t, value, other.value[read], falls)
         return falls
 

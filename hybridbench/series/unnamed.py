@@ -79,10 +79,11 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     full = [cells for _, cells in rows if len(cells) == len(first)]
     columns = list(zip(*full, strict=True))
     kinds: list[str] = []
+    has_time = len(columns) == 1
     for column in columns:
         # Of two columns that look like epoch times, the second is the measurement.
-        written = ungrouped(column, "," if mark == "," else "")
-        kinds.append(_kind(written, is_timed="time" in kinds or len(columns) == 1))
+        kinds.append(_kind(ungrouped(column, "," if mark == "," else ""), is_timed=has_time))
+        has_time = has_time or kinds[-1] == "time"
     named = [{"text": "name", "share": "share (%)", "number": "value"}.get(k, k) for k in kinds]
     sizes = [i for i, kind in enumerate(kinds) if kind in ("memory", "whole", "number")]
     if kinds.count("memory") == 1 and "number" not in kinds:

@@ -362,7 +362,12 @@ def test_what_holds_no_series_is_named_with_what_to_record(
 
 @pytest.mark.parametrize(
     "line",
-    ["time,rss_bytes\n1," + "a" * 200_000 + ",5\n", 'a="b" ' * 60 + '"\n', "a=b, " * 60 + "=\n"],
+    [
+        "time,rss_bytes\n1," + "a" * 200_000 + ",5\n",
+        'a="b" ' * 60 + '"\n',
+        "a=b, " * 60 + "=\n",
+        "12," * 20_000 + "12\n",
+    ],
 )
 def test_a_line_that_fits_no_shape_is_no_matter_of_minutes(tmp_path: Path, line: str) -> None:
     begun_s = perf_counter()
