@@ -125,20 +125,23 @@ def is_nothing(text: str) -> bool:
     return text.lower() in _NOTHING or bool(_NOTHING_IN_BRACKETS.fullmatch(text))
 
 
-def ungrouped(cells: Sequence[str], groups: str = "", unsure: str = "") -> Sequence[str]:
+def ungrouped(
+    cells: Sequence[str], groups: str = "", unsure: str = "", unit: str = ""
+) -> Sequence[str]:
     """Remove thousands separators from ``cells``: 3,276.80 and 3.276,80 become 3276.8.
 
     ``1,800`` is ambiguous.  It is read as 1800 if the comma is in ``groups``, the marks that
     separate thousands in this file, or if neighbouring cells without a mark are close to it, such
-    as 999.  For memory with a unit, a size that no process has is ruled out: ``1.800 GiB`` is 1.8
-    GiB; ``1,800 MiB`` is 1800 MiB if the comma is in ``unsure``, the marks that may be either.
+    as 999.  For memory with a unit, in the cell or else ``unit``, a size that no process has is
+    ruled out: ``1.800 GiB`` is 1.8 GiB; ``1,800 MiB`` is 1800 MiB if the comma is in ``unsure``,
+    the marks that may be either.
     """
     for mark, (point, grouped) in _GROUPED.items():
         # Ignore the limit after a slash, which may have a mark of its own.
         marked = [cell.partition("/")[0].strip() for cell in cells if mark in cell]
         if marked and all(map(grouped.match, marked)):
             sure = any(point in c or c.count(mark) > 1 for c in marked)
-            likely = _favours_groups(marked[0], mark)
+            likely = favours_groups(marked[0], mark, unit)
             if mark == ",":
                 sure = sure or mark in groups or (mark in unsure and likely > 0)
             else:
@@ -153,14 +156,14 @@ def may_be_grouped(cells: Sequence[str]) -> bool:
     return all(_THREE_DIGITS.fullmatch(cell.strip()) for cell in cells)
 
 
-def _favours_groups(cell: str, mark: str) -> int:
-    """Return which reading of ``cell`` is plausible process memory.
+def favours_groups(cell: str, mark: str, unit: str) -> int:
+    """Return which reading of ``cell``, which may lack its ``unit``, is plausible process memory.
 
     1: only with ``mark`` as a thousands separator; -1: only as a decimal point; 0: both, or none.
     """
 
     def is_memory(text: str) -> bool:
-        size = number_in(text)
+        size = number_in(text if text[-1].isalpha() else f"{text} {unit}".strip())
         return size is not None and size[1] and _PROCESS_BYTES[0] <= size[0] <= _PROCESS_BYTES[1]
 
     return is_memory(cell.replace(mark, "")) - is_memory(cell)

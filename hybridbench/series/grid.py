@@ -20,6 +20,7 @@ from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.series.cells import (
     converted,
+    favours_groups,
     is_nothing,
     is_number,
     last_digit,
@@ -205,14 +206,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             if column in (time, metric, units, *keys):
                 continue
             raw = [column.cells[row] for row in rows]
-            known = grid.groups + grid.unsure * (unit_word(name) in WHOLE_UNITS)
-            cells = ungrouped(raw, known, grid.unsure)
-            unsure = any(mark in raw[0] for mark in grid.unsure)
-            if (unsure or (cells != raw and "." in raw[0])) and may_be_grouped(raw):
-                source.notes.append(
-                    f"{name}: {raw[0]} is read as {cells[0].replace(',', '.')}; if that is "
-                    "wrong, write the numbers without separators of thousands"
-                )
+            cells = _ungrouped(name, raw, grid, lines[0], source)
             numbers = _column(name, own, cells, lines, usual.get(name, ""))
             found.append(replace(numbers, name=name + label, group=group))
     if of_nobody and not any(map(PROCESS_ID.fullmatch, grid.names)):
@@ -416,6 +410,35 @@ def _refuse_turns(found: Sequence[RawColumn], source: Source) -> None:
                 "as those of several processes do; add a column that says whose row it is (`ps -o "
                 "pid=,rss=`), or a time to each row."
             )
+
+
+def _ungrouped(
+    name: str, raw: Sequence[str], grid: Grid, line: int, source: Source
+) -> Sequence[str]:
+    """Remove thousands separators from a column's cells; note which reading of 1,800 was chosen.
+
+    Raises:
+        ConfigError: nothing shows whether a level's 1,800 is 1800 or 1.8.
+    """
+    unit = unit_word(name)
+    known = grid.groups + grid.unsure * (unit in WHOLE_UNITS)
+    cells = ungrouped(raw, known, grid.unsure, unit)
+    unsure = any(mark in raw[0] for mark in grid.unsure)
+    if not (unsure or (cells != raw and "." in raw[0])) or not may_be_grouped(raw):
+        return cells
+    # Between semicolons, the comma is the decimal point.
+    is_open = grid.unsure == "," and cells == raw and not favours_groups(raw[0], ",", unit)
+    if is_open and meaning_of(name).role is Role.LEVEL:
+        whole, decimal = raw[0].replace(",", ""), raw[0].replace(",", ".")
+        raise source.wrong(
+            f"column {name}: is {raw[0]} {whole} or {decimal}? write the numbers without commas.",
+            line,
+        )
+    source.notes.append(
+        f"{name}: {raw[0]} is read as {cells[0].replace(',', '.')}; if that is "
+        "wrong, write the numbers without separators of thousands"
+    )
+    return cells
 
 
 def _column(

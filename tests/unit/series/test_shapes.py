@@ -608,9 +608,13 @@ def test_dates_decide_what_a_point_before_three_digits_is(tmp_path: Path) -> Non
     assert rates(verdict) == {"RSS (GiB)": "61.4"}
     assert any("1.000 is read as 1.000; if that is wrong" in note for note in verdict.notes)
 
-    rows = [f"{at(row).isoformat()}\t{sizes[row]}" for row in ROWS]
-    verdict = judged(tmp_path, "\n".join(["time\tRSS (MiB)", *rows]))
-    assert any("1,800 is read as 1.800; if that is wrong" in note for note in verdict.notes)
+    for mark in "\t ":
+        rows = [f"{at(row).isoformat()}{mark}{sizes[row]}" for row in ROWS]
+        verdict = judged(tmp_path, "\n".join([f"time{mark}rss_mib", *rows]))
+        assert rates(verdict) == {"rss_mib": "60.0"}
+        assert any("1,800 is read as 1800; if that is wrong" in note for note in verdict.notes)
+        with pytest.raises(ConfigError, match=r"column nodes: is 1,800 1800 or 1\.800\?"):
+            judged(tmp_path, "\n".join([f"time{mark}nodes", *rows]))
 
 
 @pytest.mark.parametrize("written", ["0x{:x}", "< {} MB", "{} MB used", "mem={}", "'{}'"])
