@@ -27,6 +27,8 @@ EXPORT = (
 )
 # CloudWatch and Azure write the unit of these columns once, or in every row.
 _STATISTICS = frozenset({"average", "maximum", "minimum", "sum", "total"})
+# What exporters write beside a value: flag "c" of Varnish, type "counter" of OpenMetrics.
+_KINDS, _COUNTERS = ("flag", "type", "kind"), {"c", "counter", "Counter", "COUNTER"}
 # The two keys of an attribute, joined by a space.
 _PAIR = re.compile(r"(key|name)\S* value\S*")
 
@@ -130,7 +132,7 @@ def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
         before = f"{paths[0]}." if len(chosen) > 1 and paths[0] else ""
         group = 1 + max((column.group for column in columns), default=-1)
         try:
-            table = table_of(_grid(lists), source)
+            table = _with_counters(table_of(_grid(lists), source))
         except ConfigError:
             # The processes of a machine may be too many to read beside its own memory.
             if not columns:
@@ -143,6 +145,14 @@ def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
         ]
     _note_unread(tables, read, source)
     return columns
+
+
+def _with_counters(columns: Sequence[RawColumn]) -> list[RawColumn]:
+    """Mark the values that a flag or a type beside them declares counters, as varnishstat does."""
+    declared = {c.name: c.text_at[1] for c in columns if c.is_fixed and c.text_at is not None}
+    ends = {c.name: c.name.removesuffix("value") for c in columns}
+    told = {name: {declared.get(f"{end}{key}") for key in _KINDS} for name, end in ends.items()}
+    return [replace(c, counts=not told[c.name].isdisjoint(_COUNTERS)) for c in columns]
 
 
 def _note_unread(
