@@ -44,9 +44,10 @@ _LOOKED_AT = 12
 # Total: reserved=5684MB, committed=4216MB.
 _FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|(?!\")\S*?)(?<![,;])[,;]*(?=\s|$)")
 # Go's example of MemStats prints Alloc = 12 MiB.
-_SPACED = re.compile(r"(?<=\w) = (?=\S)|(?<=\d) (?=[KMG]i?B\b)")
+_SPACED = re.compile(r"(?<=\w) = (?=\S)|(?<=\d) (?=[kKMG]i?B\b)")
+# Words before the fields are a log level, or their owner: worker 2: rss=123 MB.
 _FIELDS = re.compile(
-    r"(?:(?P<at>[^=]*?[\d\])Z])\s+)?(?:[A-Za-z]+:?\s+){0,3}"
+    r"(?:(?P<at>[^=]*?[\d\])Z])\s+)?(?P<owner>(?:[A-Za-z]+:?\s+){0,3}|(?:[\w.#/-]+\s+){0,2}[\w.#/-]+:\s+)"
     rf"{_FIELD.pattern}(?:\s+{_FIELD.pattern})*"
 )
 
@@ -154,4 +155,5 @@ def _fields(text: str) -> dict[str, str] | None:
     if match is None or (match["at"] and not is_moment(match["at"].strip("[]"))):
         return None
     found = {name: value.strip('"') for name, value in _FIELD.findall(text)}
-    return {"time": match["at"].strip("[]"), **found} if match["at"] else found
+    owner = {"owner": match["owner"].strip(" :")} if ":" in match["owner"] else {}
+    return {**({"time": match["at"].strip("[]")} if match["at"] else {}), **owner, **found}
