@@ -320,9 +320,11 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
             return column, unit_in(column.name)
     if source.interval_s is not None:
         return None, ""
+    several = f"no column is a time (columns: {columns_few(grid.names)}); name one with "
+    several += "--time-column, or give"
     raise source.wrong(
-        f"no column is a time (columns: {columns_few(grid.names)}); name one with --time-column, "
-        "or give the time between two samples with --interval 10s.",
+        f"{several if len(grid.names) > 1 else 'the numbers have no times; give'} the time between "
+        "two samples with --interval 10s.",
         grid.rows[0][0].number,
         ErrorCode.NEEDS_OPTION,
     )

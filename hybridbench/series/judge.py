@@ -51,12 +51,14 @@ from hybridbench.series.units import (
     Role,
     bare_name,
     counts_so_far,
+    is_available,
     is_collected,
     is_gated,
     is_memory,
     may_be_held,
     meaning_of,
     parse_unit,
+    says_cache,
 )
 
 # Preferred counters, best first: finished requests, then requests, then tokens.
@@ -267,6 +269,12 @@ class _JudgedFile:
             # Memory that is not read may leak.
             every += [row for row in self._unread if is_memory(unlabelled(row.name))]
         rows = [row for row in every if row.name not in open_names] or every
+        fallen = [row.name for row in rows if row.verdict is VerdictKind.LEAK and row.falls_are_bad]
+        if left := list(filter(is_available, fallen)):
+            self.notes.append(
+                f"{columns_few(left)}: MemAvailable counts page cache as available; what does not "
+                f"falls as the cache fills: then judge {FREE_OF_CACHE}"
+            )
         if open_names and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
             names = columns_few(open_names)
@@ -345,10 +353,11 @@ class _JudgedFile:
             if all(column.name != name for column in chosen):
                 chosen.append(_as_level(self._find("--threshold", name)))
         if not chosen:
+            more = [*map(_said, self._unread), *self._cache_note(())]
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak "
-                f"(columns: {columns_few(self._names)}); choose with --metric NAME"
-                f"{''.join(f'; {_said(row)}' for row in self._unread)}.",
+                f"(columns: {columns_few(self._names)}); "
+                f"{'; '.join(['choose with --metric NAME', *more])}.",
                 code=ErrorCode.NEEDS_OPTION,
             )
         return [
@@ -396,8 +405,8 @@ class _JudgedFile:
         memory = [c.name for c in levels if c.is_memory]
         best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
         yield (
-            f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
-            f"judge {best}"
+            f"{columns_few(cached)}: page cache, another cache, or free memory that caches fill: "
+            f"not judged, judge {best}"
         )
 
     def _asked_for(self, text: str) -> _Column:
@@ -436,6 +445,7 @@ class _JudgedFile:
             return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role not in (Role.SHOWN, Role.LOAD):
             role = Role.LEVEL if meaning.role is Role.COUNTER else meaning.role
+            role = Role.CACHE if role is Role.LEVEL and says_cache(column.name) else role
             return replace(meaning, role=role, unit=Unit.BYTES, factor=1.0, known=True, note="")
         if meaning.known or meaning.role is Role.SHOWN:
             return meaning
@@ -446,7 +456,11 @@ class _JudgedFile:
             return meaning
         with _named("--unit", word):
             unit = parse_unit(word)
-        return replace(meaning, unit=unit.unit, factor=unit.factor, known=True, note="")
+        # A person who gives the unit of bare numbers knows what they are.
+        may_count = meaning.may_count and column.name != "number"
+        return replace(
+            meaning, unit=unit.unit, factor=unit.factor, known=True, note="", may_count=may_count
+        )
 
     def _works(self) -> list[_Column]:
         if self.options.works:

@@ -109,8 +109,6 @@ _SHOWN = re.compile(
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc(total|chunk)|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
-    # The page cache fills free memory, whatever the program does.
-    r"(kb|\[mem\])?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # How busy a GPU is, and what its sensors measure.
     r"(.*[^a-z])?gpu[ _]?(use|util|utili[sz]ation)|.*[.]utilization[.](gpu|memory)|gputl|"
     r"(.*[^a-z])?(temperature([^a-z].*)?|temp([_ ](c|f|celsius|edge|junction|hotspot|gpu))?|"
@@ -142,7 +140,8 @@ _SO_FAR = re.compile(
     r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|rendered|processed|handled|executed|emitted|"
     r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
-    r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes(_since\w*)?|expired|inserted|updated|deleted|exported|logged|seen|done|"
+    r"\w+_since_\w+|(total_)?allocated[_ ]objects|objects[_ ]allocated|"
+    r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|gc[._]memory[._](allocated|promoted)|(down|up)load(ed)?|transfer(red)?|"
@@ -165,8 +164,8 @@ _SO_FAR_LABEL = re.compile(r'="(finished|failed|dead|completed|succeeded|done)"'
 _MAY_COUNT = re.compile(
     # Unless another word says that this is still there.
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
-    # A total may be of all time.
-    r"(total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
+    # A total may be of all time; a column without a heading may be anything.
+    r"(number|total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
     r"(total_alloc|alloc(ation)?s|registered|views|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
     r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes?|store[.]size|"
     r"(log|wal|db|redo)[_ ](total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
@@ -200,6 +199,17 @@ _CACHE = re.compile(
     r"(in)?active[(_]file\)?|file_(mapped|dirty|writeback|thp)|(slab_|[ks])?recl(aimable)?|"
     r"node_zfs_arc_size",
     re.I,
+)
+# The page cache fills the free memory of a machine, whatever its programs do; a GPU has none.
+_FREE = re.compile(
+    r"(?=.*free)(?=.*(mem|ram|swa?p)|(kb)?free([_ ](bytes|[kmg]i?b))?$)"
+    r"((kb|free|mem(ory)?|ram|swap|swp|phys(ical)?|os|host|node|machine|system|windows|total|size|"
+    r"bytes|[kmg]i?b)[_ ]*)+",
+    re.I,
+)
+# A cache of a program grows to a limit that its memory does not show: WiredTiger, Windows.
+_OWN_CACHE = re.compile(
+    r"(?!.*(rss|resident|anon|heap|working))(.*[^a-z])?cached?([^a-z].*)?", re.I
 )
 # The same as a label or a parameter: OpenTelemetry, Google Cloud, Zabbix.
 _CACHE_LABEL = re.compile(r'(="|\[)(evictable|cached|buffered|buffers|slab_reclaimable)["\]]')
@@ -368,8 +378,12 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     looks = may_be_cache or may_be_total or last == "free"
     others = {_last(bare_name(other)) for other in beside} - {last} if looks else set()
     of_kernel = any(map(_OF_KERNEL.fullmatch, others))
-    is_beside = may_be_cache and (parts["prefix"] or of_kernel)
-    is_cache = is_beside or any(map(_CACHE.fullmatch, (parts["word"], last, bare)))
+    is_beside = (may_be_cache and (parts["prefix"] or of_kernel)) or (last == "free" and of_kernel)
+    is_free = bool(_FREE.fullmatch(last)) and ("." not in bare or "mem" in last.lower())
+    is_cache = is_beside or is_free or any(map(_CACHE.fullmatch, (parts["word"], last, bare)))
+    words = _CAMEL_WORD.sub("_", bare)
+    in_bytes = level.unit is Unit.BYTES or bool(re.search(r"\bbytes\b", words, re.I))
+    is_cache = is_cache or (in_bytes and says_cache(name))
     is_total = may_be_total and not others.isdisjoint(("cache", "working_set"))
     # systemd-cgtop shows memory.current.
     of_cgtop = 'Control Group="' in name or (name == "Memory" and "Control Group" in beside)
@@ -381,13 +395,10 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     ):
         if holds:
             return replace(level, role=role, note="")
-    words = _CAMEL_WORD.sub("_", bare)
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
     # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
     is_young = bare in ("S0", "S1", "E") and "YGC" in beside
-    # The page cache fills the free memory of a machine.
-    is_left_to_cache = last == "free" and of_kernel
-    if of_processor or is_young or is_left_to_cache or _SHOWN.search(bare) or _SHOWN.search(name):
+    if of_processor or is_young or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
@@ -422,6 +433,16 @@ def counts_so_far(name: str, beside: Collection[str] = ()) -> bool:
     of_program = any(one in beside and re.fullmatch(more, bare) for one, more in _OF_PROGRAM)
     so_far = _SO_FAR.search(words) and not _TO_COME.search(words)
     return of_program or bool(_SO_FAR_LABEL.search(name) or so_far)
+
+
+def says_cache(name: str) -> bool:
+    """Return whether ``name`` says that this amount of memory is a cache, not traffic of one."""
+    return bool(_OWN_CACHE.fullmatch(_last(bare_name(name)))) and not counts_so_far(name)
+
+
+def is_available(name: str) -> bool:
+    """Return whether ``name`` is what a machine has available, which may or may not be cached."""
+    return bool(re.search("avail|usable|verfügbar|disponible", bare_name(name), re.I))
 
 
 def is_collected(name: str) -> bool:

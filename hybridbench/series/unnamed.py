@@ -34,6 +34,7 @@ _LAYOUTS = (
 )  # fmt: skip
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _FILE = re.compile(r"\.[A-Za-z]\w*$|[A-Za-z.~]/.")
+_DATA_FILE = re.compile(r"\.(log|out|txt|jsonl?|csv|db|sqlite3?|wal)$")
 _MILLICORES = re.compile(r"\d+m")
 # A size followed by text that cannot be read, such as 512M(2%).
 _LIKE_SIZE = re.compile(r"\d+(?:[.,]\d+)?\s*[KMGT]i?B?\b", re.I)
@@ -105,9 +106,11 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     numbers = {int(c) for c in columns[sizes[0]] if not is_nothing(c)}
     name, unit = _size(numbers, is_pid=is_pid)
     # Numbers of ps beside a path are multiples of 4 KiB.
-    if name == "value" and max(numbers) >= _SURELY_KIB and any(map(_FILE.search, first)):
+    of_file = _FILE if max(numbers) >= _SURELY_KIB else _DATA_FILE
+    if name == "value" and any(map(of_file.search, first)):
         raise source.wrong(f"{OF_FILES}; {RECORD_PROCESS}.")
-    named[sizes[0]] = name
+    # Its own name says what a value is; numbers without one may count, or be the size of a log.
+    named[sizes[0]] = "number" if name == "value" and "name" not in named else name
     source.notes.append(_READ_AS[name])
     return Grid(named, rows, heading.number, {name: unit})
 
@@ -115,7 +118,8 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
 def _labelled(rows: Sequence[Row]) -> Grid | None:
     """Build a table of a time, a name and a value (``10:00:00 Heap used: 12 MB``), else None."""
     ends = [
-        next((i for i, c in enumerate(cells) if c.endswith((":", "="))), 0) for _, cells in rows
+        max((i for i, c in enumerate(cells) if c.endswith((":", "="))), default=0)
+        for _, cells in rows
     ]
     body = [
         (line, [cells[0], " ".join(cells[1 : end + 1])[:-1], *cells[end + 1 :]])

@@ -60,7 +60,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "timedelta of Python": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f'"{timedelta(hours=i)}",{1000 + 60 * i}.5', {"rss_mib": "60.0"}),
     "OpenTelemetry": (lambda i: json.dumps({"timeUnixNano": f"{at(i).timestamp():.0f}000000000", "rss_bytes": 2**30 + i * 2**20}), {"rss_bytes": "60.0"}),
     "INFO of Redis": (lambda i: f"{at(i):%a %b %d %H:%M:%S UTC %Y}\n# Memory\nused_memory:{2**30 + 2**20 * i}\nused_memory_human:{1024 + i}.00M\nmem_allocator:jemalloc-5.3.0\nmaxmemory_policy:noeviction\nmem_fragmentation_ratio:1.25", {"used_memory": "60.0", "used_memory_human (MiB)": "60.0"}),
-    "ms since 1970, bytes": (lambda i: f"{at(i).timestamp() * 1000:.0f} {2**30 + 1 + 2**20 * i}", {"value": "6.29e+07?"}),
+    "ms since 1970, bytes": (lambda i: f"{at(i).timestamp() * 1000:.0f} {2**30 + 1 + 2**20 * i - 2**21 * (i % 2)}", {"number": "6.29e+07?"}),
     "logfmt": (lambda i: f'ts={at(i).isoformat()} level=info msg="memory use" rss={1000 + i}MiB requests_total={7 * i}', {"rss": "60.0"}),
     "a time and name=value": (lambda i: f"[{at(i):%Y-%m-%d %H:%M:%S}] rss_bytes={2**30 + 2**20 * i} threads=40", {"rss_bytes": "60.0"}),
     "Azure's heading": (lambda i: ("Timestamp,Working Set Bytes (Avg)\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i}", {"Working Set Bytes (Avg)": "60.0"}),
@@ -69,6 +69,9 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "GCP, names above the times": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"kubernetes.io/container/memory/used_bytes": "60.0"}),
     "a row for each reading": (lambda i: ("timestamp,metric,value,unit\n" if i == 0 else "") + f"{at(i).isoformat()},rss,{1000 + i}.5,MiB\n{at(i).isoformat()},requests_total,{i * 30},\n{at(i).isoformat()},bytes_sent,{i * 30},", {"rss (MiB)": "60.0"}),
     "melted, of two pods": (lambda i: ("time,pod,variable,value\n" if i == 0 else "") + "\n".join(f"{at(i).isoformat()},{pod},rss_bytes,{2**30 + 2**20 * i * (pod == 'a')}" for pod in "ab"), {'rss_bytes{pod="a"}': "60.0"}),
+    "a time, a worker and its memory": (lambda i: "\n".join(f"[{at(i):%Y-%m-%d %H:%M:%S}] worker {n}: rss={123456 + 1000 * i * n} kB" for n in (0, 1)), {'rss{owner="worker 1"}': "58.6"}),
+    "a time, a worker and a colon": (lambda i: "\n".join(f"{at(i):%H:%M:%S} worker {n}: rss: {123456 + 1000 * i * n} kB" for n in (0, 1)), {'worker 1: rss': "58.6"}),
+    "varnishstat -j": (lambda i: json.dumps({"timestamp": at(i).isoformat(), "counters": {"MAIN.s_pipe": {"flag": "c", "format": "i", "value": 17 * i}, "MAIN.n_object": {"flag": "g", "format": "i", "value": 9 * i}}}), {"counters.MAIN.n_object.value": "540?"}),
     "a time in brackets": (lambda i: f"[{at(i):%H:%M:%S}] Memory usage: {1000 + i} MiB", {"Memory usage": "60.0"}),
     "a time and a colon": (lambda i: f"{at(i).isoformat()}: {1000 + i} MiB", {"memory": "60.0"}),
     "KB in cells": (lambda i: ("time,rss\n" if i == 0 else "") + f'{at(i).isoformat()},"{1000000 + 1000 * i:,} KB"', {"rss": "58.6"}),
@@ -178,10 +181,11 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "ps with the start": (lambda i: f"Fri Nov 20 09:00:00 2026 {500000 + 1000 * i}", {"RSS": "58.6"}),
     "remarks behind numbers": (lambda i: f"name  used              max\nold   {2**30 + 2**20 * i} ({1024 + i}MB)  2000 (x (y))\neden  1048576 (1MB)  {3000 + i} (x (y))", {'used{name="old"}': "6.29e+07?"}),
     "name=value on each line": (lambda i: f"rss={1000 + i}MiB, fds=40", {"rss": "60.0"}),
-    "numbers that are not whole pages": (lambda i: f"{1234567 + 5001 * i}", {"value": "3e+05?"}),
-    "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
-    "MiB in steps of 4": (lambda i: f"{600 + 4 * i}", {"value": "240?"}),
-    "MiB in segments of 20": (lambda i: f"{20000 + 20 * i}", {"value": "1.2e+03?"}),
+    "numbers that are not whole pages": (lambda i: f"{1234567 + 5001 * i - 6000 * (i % 2)}", {"number": "3e+05?"}),
+    "wc -c < FILE": (lambda i: f"{1234567 + 5001 * i}", {}),
+    "numbers of no known unit": (lambda i: f"{1001 + i}", {}),
+    "MiB in steps of 4": (lambda i: f"{600 + 4 * i}", {}),
+    "MiB in segments of 20": (lambda i: f"{20000 + 20 * i}", {}),
     "KiB of a small process": (lambda i: f"{8000 + 2400 * i + i % 3 * 4}", {"RSS": "140.6"}),
 }  # fmt: skip
 
@@ -340,6 +344,7 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("Uptime: 36 Realtime: 36\n\n** MEMINFO in pid 4242 [com.example.app] **\n    Pss  Private\n    200  199\n", "dumpsys.*ps -o rss="),
         ("\nImage Name                     PID Session Name        Session#    Mem Usage\n========================= ======== ================ =========== ============\npython.exe                    1234 Console                    1  1,000,000 K\n", "tasklist.*/fo csv"),
         ("== ROCm System Management Interface ==\nGPU[0]\t\t: VRAM Total Used Memory (B): 68702699520\n", "rocm-smi.*--csv"),
+        ("1203 /var/log/a.log\n1300 /var/log/a.log\n", "list of files"),
         ("PRM host 1795123456 2026/11/19 21:30:00 60 42 (java) S 4096 1820884 500000\n" * 3, "atop.*pidstat"),
         ("procstat,host=a memory_rss=500i,num_threads=4i 1795123456000000000\n" * 3, "line protocol.*json"),
         ("\nTimestamp                 CounterSamples\n---------                 --------------\n11/20/2026 10:00:00 AM    \\\\h\\process(a)\\working set :\n                          1073741824\n", "Get-Counter.*typeperf"),
@@ -994,6 +999,32 @@ def test_what_has_no_word_for_something_held_may_count_beside_memory(
     assert judged(tmp_path, text.replace("rss_bytes", "lag")).kind is VerdictKind.LEAK
     for held in ("open_sessions", "eventListeners", "goroutines", "heap_live_slots"):
         assert judged(tmp_path, text.replace(name, held)).kind is VerdictKind.LEAK
+
+
+@pytest.mark.parametrize("unit", [None, "KiB"])
+def test_numbers_alone_that_only_rise_are_undecided_without_a_unit(
+    tmp_path: Path, unit: str | None
+) -> None:
+    ask = JudgeOptions(steady_at="10m", interval_s=60.0, unit=unit)
+
+    verdict = judged(tmp_path, "\n".join(str(12345 + 5001 * i) for i in ROWS), ask)
+
+    assert verdict.kind is (VerdictKind.LEAK if unit else VerdictKind.INCONCLUSIVE)
+    with pytest.raises(ConfigError, match="the numbers have no times; give the time between"):
+        judged(tmp_path, "12345\n17346\n")
+
+
+def test_memory_that_is_free_is_no_level_and_what_is_available_has_a_word_on_caches(
+    tmp_path: Path,
+) -> None:
+    rows = [f"{60 * i},{2**33 - 2**20 * i}" for i in ROWS]
+
+    with pytest.raises(HybridbenchError, match="free memory that caches fill: not judged, judge"):
+        judged(tmp_path, "\n".join(["time,free memory", *rows]))
+    verdict = judged(tmp_path, "\n".join(["time,available_bytes", *rows]))
+
+    assert rates(verdict) == {"available_bytes": "60.0"}
+    assert any("what does not falls as the cache fills" in note for note in verdict.notes)
 
 
 @pytest.mark.parametrize("name", ["disk_free_bytes", "node_filesystem_avail_bytes", "fs_avail_mb"])

@@ -76,7 +76,14 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("net_io", Role.SHOWN),
         ("", Role.SHOWN),
         ("Unnamed: 0", Role.SHOWN),
-        ("MemFree", Role.SHOWN),
+        ("MemFree", Role.CACHE),
+        ("free memory", Role.CACHE),
+        ("system_memory_free_bytes", Role.CACHE),
+        ("FreePhysicalMemorySize", Role.CACHE),
+        ("jvm_free_memory", Role.LEVEL),
+        ("wiredTiger.cache.bytes currently in the cache", Role.CACHE),
+        (r"\\h\Memory\Cache Bytes", Role.CACHE),
+        ("cache_rss_bytes", Role.LEVEL),
         ("itemid", Role.SHOWN),
         ("ns", Role.SHOWN),
         ("latency_ns", Role.LEVEL),
@@ -161,6 +168,7 @@ def test_what_was_allocated_so_far_counts_beside_what_was_freed() -> None:
         ("LayoutCount ScriptDuration", "JSHeapUsedSize Nodes"),
         ("cache.bytes_read_into_cache completedTasks", "activeTasks pending_writes"),
         ("rate_limited_requests retry_count", "rate_limiters"),
+        ("objects_allocated total_allocated_objects bytes_since_start", "slots_allocated"),
         ("jvm.gc.memory.allocated jvm.gc.memory.promoted", "jvm.memory.used"),
         ("heap/allocs:bytes heap/frees:bytes", "heap/objects:bytes"),
         ("stot bin bout ereq econ hrsp_5xx req_tot wretr cli_abrt", "scur qcur rate weight"),
@@ -188,7 +196,7 @@ def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
 
 
 def test_the_cache_fills_the_free_memory_beside_it() -> None:
-    assert meaning_of("fields.free", ("fields.cached",)).role is Role.SHOWN
+    assert meaning_of("fields.free", ("fields.cached",)).role is Role.CACHE
     assert meaning_of("memory.free", ("memory.used",)).role is Role.LEVEL
 
 
