@@ -5,7 +5,8 @@ tokens: one hash id per block, and equal ids at equal positions are a shared pre
 write Mooncake's format, such as AIPerf, may omit the ids, use blocks of another size, or give the
 later turns of a session a delay after the previous turn instead of a time.  AIPerf sends such a
 turn with all earlier turns and answers; here its prompt has only its own length.  GuideLLM writes
-its times in seconds.
+its times in seconds.  Rows without the keys of such a recorder may have either unit: the user is
+asked, unless seconds would make the trace months long.
 Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
 Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """
@@ -46,6 +47,8 @@ TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # units per second
 # have at most 7, and 20 a second in ms may also be one in 50 s.
 _PER_SECOND: Final = (0.01, 10.0)
 _RATE_FROM: Final = 10  # rows needed to estimate a rate
+_SPAN_S_MAX: Final = 60 * 86400.0  # no recording lasts longer
+_OF_RECORDERS: Final = ("hash_ids", "session_id", "delay")  # keys of Mooncake's and AIPerf's, in ms
 _LOOKED_AT: Final = 200
 _BAILIAN_BLOCK_TOKENS: Final = 16
 # Columns of time, prompt length and output length.
@@ -141,7 +144,9 @@ class TraceFile:
             )
         first_records = self._first_records() if first.startswith("{") else []
         if not time_unit and self.format is not TraceFormat.AZURE:
-            self._check_unit(self._first_times(first_records))
+            keys = {key for record in first_records for key in record}
+            published = not keys.isdisjoint(_OF_RECORDERS)
+            self._check_unit(self._first_times(first_records), is_published=published)
         if self.format is TraceFormat.MOONCAKE:
             self.block_tokens = _block_tokens(first_records)
         # Whether rows identify the tokens that they share with other rows.
@@ -284,8 +289,11 @@ class TraceFile:
                 times.extend(row.arrival_s for row in islice(self._rows_of(lines), _LOOKED_AT))
         return times
 
-    def _check_unit(self, times: Sequence[float]) -> None:
-        """Refuse times whose unit is probably not the format's default."""
+    def _check_unit(self, times: Sequence[float], *, is_published: bool) -> None:
+        """Refuse times whose unit may not be the format's default.
+
+        ``is_published`` means that rows have keys that only recorders in the default unit write.
+        """
         span = max(times, default=0.0) - min(times, default=0.0)
         if not span:
             return
@@ -293,8 +301,10 @@ class TraceFile:
         low, high = (limit / TIME_UNITS[self.time_unit] for limit in _PER_SECOND)
         is_odd = len(times) >= _RATE_FROM and (rate < low or (is_ms and rate > high))
         of_epoch = _EPOCH_S[0] <= min(times) < _EPOCH_S[1]
+        # Seconds of rare requests look like the ms of frequent ones, unless they span months.
+        is_open = is_ms and not is_published and len(times) >= _RATE_FROM and span < _SPAN_S_MAX
         may_be_s = is_ms and (of_epoch or any(float(time) % 1 for time in times))
-        if not (is_odd or may_be_s):
+        if not (is_odd or is_open or may_be_s):
             return
         raise ConfigError(
             f"{self.path}: the unit of its times is unknown: in ms these are "

@@ -252,9 +252,21 @@ def test_a_time_unit_is_accepted_for_numbers_and_refused_for_dates(
         TraceFile(path, "ms")
 
 
-@pytest.mark.parametrize(("step", "asks"), [(1.5, True), (5, True), (20, True), (150, False)])
-def test_times_that_may_be_seconds_need_a_unit(tmp_path: Path, step: float, asks: bool) -> None:
-    path = mooncake(tmp_path / "t", *({**MOONCAKE[1], "timestamp": step * i} for i in range(20)))
+@pytest.mark.parametrize(
+    ("step", "of_recorder", "asks"),
+    [
+        (1.5, True, True),
+        (5, True, True),
+        (20, True, True),
+        (150, True, False),
+        (150, False, True),  # a request in 150 s, from a script of one's own
+    ],
+)
+def test_times_that_may_be_seconds_need_a_unit(
+    tmp_path: Path, step: float, of_recorder: bool, asks: bool
+) -> None:
+    row = MOONCAKE[1] if of_recorder else {"input_length": 9, "output_length": 5}
+    path = mooncake(tmp_path / "t", *({**row, "timestamp": step * i} for i in range(20)))
 
     with pytest.raises(ConfigError, match="pass --trace-time-unit s") if asks else nullcontext():
         assert TraceFile(path).time_unit == "ms"
