@@ -36,8 +36,8 @@ _BETWEEN_DOCUMENTS = re.compile(r"(?<=[}\]])\s*(?=[{\[])")
 # The points of one series: its labels, then times and values as text.
 _Series = tuple[Mapping[str, str], Sequence[str], Sequence[str]]
 _Values = Sequence[object]
-# The object that describes a column, and the column.
-_Column = tuple[Object, _Values]
+# The object that describes a column, the key of its list if that is its name, and the column.
+_Column = tuple[Object, str, _Values]
 
 
 def json_table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
@@ -135,45 +135,47 @@ def _series_in(node: object) -> Iterator[_Series]:
     if not isinstance(node, dict) or table_in(node):
         return
     found = False
-    for key, table, known in _tables(node):
-        for owner, times, values in _timed(table, known):
-            found = True
-            yield _labels(owner, key), times, values
+    for table, known in _tables(node):
+        # Byte counts may look like epoch seconds, but they rise less evenly.
+        timed = (column for *_, column in table if _are_times(column))
+        times = known or min(timed, key=_unevenness, default=())
+        for owner, key, column in table:
+            if column is not times and len(column) == len(times):
+                found = True
+                values = ["nan" if number is None else str(number) for number in column]
+                yield _labels(owner, key), list(map(str, times)), values
     for below in () if found else node.values():
         yield from _series_in(below)
 
 
-def _tables(node: Object) -> Iterator[tuple[str, Sequence[_Column], Sequence[_Values]]]:
-    """Yield the key of each table in ``node`` (empty for a single one), its columns, and its times.
+def _tables(node: Object) -> Iterator[tuple[Sequence[_Column], _Values]]:
+    """Yield the columns of each table in ``node``, and its times if they are known.
 
     A table is a list of points or of columns, or the columns are the values of ``node`` itself.
     """
     described = _described(node)
     if described:
-        yield "", described, []
+        yield described, ()
         return
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = {"value": [value]} if of_metric and isinstance(value, list) else node
     points = {key: below for key, below in lists.items() if _are_points(below, of_metric)}
     for key, below in points.items():
-        table = list(zip(*below, strict=True))
+        columns = list(zip(*below, strict=True))
+        table = [(node, key if len(points) > 1 else "", column) for column in columns]
         # Prometheus puts the time first.
-        columns = [(node, column) for column in table]
-        yield key if len(points) > 1 else "", columns, table[: int(of_metric)]
+        yield table, columns[0] if of_metric else ()
     if points:
         return
     plain = {k: v for k, v in node.items() if isinstance(v, list) and is_column(v)}
-    named = [column for key, column in plain.items() if names_time(key.removesuffix("s"))]
-    times = list(filter(_are_times, named))
-    if not times:
-        yield "", [(node, column) for column in plain.values()], []
-    for key, column in plain.items() if times else ():
-        yield key, [(node, column)], times
+    named = (column for key, column in plain.items() if names_time(key.removesuffix("s")))
+    times = next(filter(_are_times, named), [])
+    yield [(node, key if times else "", column) for key, column in plain.items()], times
     # Grafana nests a list of columns.
     for frame in node.values():
         if isinstance(frame, list) and frame and all(map(is_column, frame)):
-            yield "", [(node, column) for column in frame], []
+            yield [(node, "", column) for column in frame], ()
 
 
 def _described(node: Object) -> list[_Column]:
@@ -191,23 +193,9 @@ def _described(node: Object) -> list[_Column]:
     if not isinstance(each, list) or not isinstance(columns, list) or len(each) != len(columns):
         return []
     pairs = zip(each, columns, strict=True)
-    return [(one, column) for one, column in pairs if isinstance(one, dict) and is_column(column)]
-
-
-def _timed(
-    table: Sequence[_Column], known: Sequence[_Values]
-) -> Iterator[tuple[Object, list[str], list[str]]]:
-    """Yield the object, times and values of each column that is as long as the times.
-
-    The times are the first column in ``known``, or else the most even column of times.
-    """
-    # Byte counts may look like epoch seconds, but they rise less evenly.
-    timed = (column for _, column in table if _are_times(column))
-    times = known[0] if known else min(timed, key=_unevenness, default=())
-    for owner, column in table:
-        if column is not times and len(column) == len(times):
-            values = ["nan" if number is None else str(number) for number in column]
-            yield owner, list(map(str, times)), values
+    return [
+        (one, "", column) for one, column in pairs if isinstance(one, dict) and is_column(column)
+    ]
 
 
 def _are_points(points: object, of_metric: bool) -> TypeGuard[list[list[object]]]:

@@ -179,7 +179,6 @@ _MAY_COUNT = re.compile(
 _OF_PROGRAM = (
     ("oom_kill", "low|high|max|sock_throttled"),
     ("Total Accesses", r"Total \w+"),
-    ("counters.MAIN.uptime.value", r"counters[.](MAIN|MGT|VBE)[.](?!n_|threads[.]).*"),
     ("scur", r"\w+tot|[bd](in|out)|[dew](re|co|ses|ch)\w+|hrsp_\w+|\w+_abrt|chk\w+|connect|reuse"),
     ("kvCacheStats.allocNewBlocks", r"kvCacheStats[.](alloc\w+|reused\w+|missed\w+|iter\w+)"),
     ("num_alloc_retries", "num_device_(alloc|free)"),
