@@ -63,8 +63,8 @@ from hybridbench.series.units import (
 
 # Preferred counters, best first: finished requests, then requests, then tokens.
 _WORKS = ("finish|success|complet", "(?<![a-z])req|iteration|calls", "token", "")
-# Memory of the process itself, without the kernel's cache.
-_PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
+# Memory without the kernel's cache: of the process itself, else of the machine.
+_PROCESS_OWN = re.compile(r"anon|rss|private|working_set|^used$", re.I)
 # An amount as printed for people, but not a version such as 1.2.3.
 _NUMBER_LIKE = re.compile(
     r"(?!\d+(\.\d+){2,}$)[+-]?\d[\d\s.,'\u2019_]*([kKMGTP]?i?[BbOo]\w*|[kKMGTP]|%)?|0x[\da-fA-F]+"
@@ -403,7 +403,8 @@ class _JudgedFile:
             return
         levels = (c for c in self._columns if c.meaning.role is Role.LEVEL)
         memory = [c.name for c in levels if c.is_memory]
-        best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
+        memory.sort(key=lambda n: (not _PROCESS_OWN.search(n), not is_available(n)))
+        best = memory[0] if memory else FREE_OF_CACHE
         yield (
             f"{columns_few(cached)}: page cache, another cache, or free memory that caches fill: "
             f"not judged, judge {best}"

@@ -100,7 +100,7 @@ _NO_COUNTER = re.compile(
 _SHOWN = re.compile(
     # A column without a name is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|itemid|ns|interval|port|%mem|"
-    r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    r"(.*[.])?attempt|epoch|timestamp|row|index|line|seq(uence)?|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri?|psr|pstate|count|"
     # How long a pod has existed: 5m; MySQL's cache, whose size is a setting.
     r"age|page[_ ]life[_ ]expectancy|(.*_)?innodb_buffer_pool_\w+|"
     # .NET counts some per interval: (By / 1 sec).
@@ -206,6 +206,7 @@ _FREE = re.compile(
     r"bytes|[kmg]i?b)[_ ]*)+",
     re.I,
 )
+_OF_DEVICE = re.compile("gpu|cuda|nvidia|vram|device", re.I)
 # A cache of a program grows to a limit that its memory does not show: WiredTiger, Windows.
 _OWN_CACHE = re.compile(
     r"(?!.*(rss|resident|anon|heap|working))(.*[^a-z])?cached?([^a-z].*)?", re.I
@@ -254,7 +255,8 @@ _LOAD = re.compile(
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%./-].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = r"free(able)?|avail(able)?|usable|unused|remaining|headroom|verfügbare?|disponibles?"
-_IS_LEFT = re.compile(rf"(^|[_.\s\\-]|kb|mem)({_LEFT})([_.\s(-]|$)|^FBFRE$", re.I)
+# Not free_used_mb, a column of the command free.
+_IS_LEFT = re.compile(rf"(^|[_.\s\\-]|kb|mem)({_LEFT})(?!_used)([_.\s(-]|$)|^FBFRE$", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s(ec)?\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
     re.I,
@@ -379,6 +381,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     of_kernel = any(map(_OF_KERNEL.fullmatch, others))
     is_beside = (may_be_cache and (parts["prefix"] or of_kernel)) or (last == "free" and of_kernel)
     is_free = bool(_FREE.fullmatch(last)) and ("." not in bare or "mem" in last.lower())
+    is_free = is_free and not _OF_DEVICE.search(name)
     is_cache = is_beside or is_free or any(map(_CACHE.fullmatch, (parts["word"], last, bare)))
     words = _CAMEL_WORD.sub("_", bare)
     in_bytes = level.unit is Unit.BYTES or bool(re.search(r"\bbytes\b", words, re.I))

@@ -81,6 +81,8 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("system_memory_free_bytes", Role.CACHE),
         ("FreePhysicalMemorySize", Role.CACHE),
         ("jvm_free_memory", Role.LEVEL),
+        ('gpus.memory_free{index="0"}', Role.LEVEL),
+        ("PR", Role.SHOWN),
         ("wiredTiger.cache.bytes currently in the cache", Role.CACHE),
         (r"\\h\Memory\Cache Bytes", Role.CACHE),
         ("cache_rss_bytes", Role.LEVEL),
@@ -247,6 +249,7 @@ def test_what_is_left_must_not_fall(name: str) -> None:
 def test_what_is_used_or_freed_must_not_rise() -> None:
     assert meaning_of("memory.used [MiB]").higher_is_worse
     assert meaning_of("freed").higher_is_worse
+    assert meaning_of("free_used_mb").higher_is_worse
 
 
 def test_memory_of_no_told_unit_is_not_guessed() -> None:
