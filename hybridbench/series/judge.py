@@ -78,6 +78,7 @@ _UNREAD_MAX = 3
 # The least bytes and the most KiB of a process; the page size, as resident memory is whole pages.
 _PROCESS_BYTES, _PROCESS_KIB, _PAGE = 2**23, 2**27, 4096
 _OF_TIME = re.compile(r"time|clock|elapsed|duration|since|(^|_)age", re.I)
+_OF_CLOCK = 0.95  # share of its steps
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
 
@@ -441,7 +442,9 @@ class _JudgedFile:
         so_far = column.counts or counts_so_far(column.name, self._bare_names)
         if so_far and meaning.role is Role.LEVEL and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
+        # An uptime shows restarts.
         timed = not meaning.known or meaning.unit in (Unit.SECONDS, Unit.MILLISECONDS)
+        timed = timed and meaning.role is not Role.CUMULATIVE
         if timed and (_numbers_rows(column) or _is_clock(column)):
             return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role not in (Role.SHOWN, Role.LOAD):
@@ -602,7 +605,8 @@ def _is_clock(column: RawColumn) -> bool:
     if not (_OF_TIME.search(column.name) or times.absolute) or column.value.size < 3:
         return False
     lag = np.diff(times.t_s) - np.diff(column.t_s)
-    return bool(np.all(np.abs(lag) <= 1.0))
+    # It may start again with each recording of a file.
+    return bool(np.mean(np.abs(lag) <= 1.0) >= _OF_CLOCK)
 
 
 def _sinks(column: RawColumn) -> bool:

@@ -48,7 +48,8 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
             r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory|Mach Virtual Memory Stat|"
             r"nr_free_pages \d|Per-node system memory|ITEM +SIZE +LIMIT",
         f"the output of free {_MACHINE}":
-            r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
+            r"(# +date)?\s+total +used +free +shared|"
+            r"(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
         "the output of top on macOS is not read": r"Processes: \d+ total",
         OF_FILES: r"[\d.]+[KMGT]?\t[./~]|[d-][r-][w-]\S+ +\d|Filesystem .*Use%|CONTAINER ID +IMAGE",
         "is a status of nginx, of Varnish or of the machine's sockets": r"Active connections: \d|"

@@ -234,7 +234,9 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
         if _names(row) and len(row) > 1 and not any(map(is_nothing, row)):
             others.append(line)
             if looks_like_time(row[0]):
-                raise source.wrong(f"{NO_SHAPE}." if prose else _OTHER_REPORT, line.number)
+                # The names of a report are far apart, the words of a log are not.
+                is_log = prose and 2 * len(wide(line.text)) <= len(row)
+                raise source.wrong(f"{NO_SHAPE}." if is_log else _OTHER_REPORT, line.number)
         # sysstat's "Average:" row, in any language.
         elif not (looks_like_time(words[0]) and row[0].endswith((":", "\uff1a"))):
             body.append((line, fitted(line.text, row, names)))

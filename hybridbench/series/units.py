@@ -145,7 +145,7 @@ _SO_FAR = re.compile(
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
     r"accepts|accepted|started|created|closed|destroyed|total[_ ](connections|pauses?)|"
     r"heap[._]total_allocated|gc[._]memory[._](allocated|promoted)|(down|up)load(ed)?|transfer(red)?|"
-    r"(net(work)?|disk|block|swapped|paged)[_ ](in(put)?|out(put)?)|joules)"
+    r"(net(work)?|disk|block|swapped|paged)[_ ](i(n(put)?)?|o(ut(put)?)?)|joules)"
     r"([_ .:/-](bytes|[kmg]i?b|count|total|num|size|in|documents|objects|pages|keys|rows|lines|"
     r"tasks|jobs|req(uest)?s|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
     # WiredTiger: bytes read into cache.

@@ -117,6 +117,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "a comma behind each row": (lambda i: ("time,rss_mib\n" if i == 0 else "") + f"{at(i).isoformat()},{500 + i}.5,", {"rss_mib": "60.0"}),
     "CloudWatch's console": (lambda i: ("Id,m1,m2\nStatusCode,Complete,Complete\nFull label,web mem,db mem\nLabel,mem,mem\nUnit,Megabytes,Megabytes\n" if i == 0 else "") + f"{at(i):%Y/%m/%d %H:%M:%S},9000,{1.048576 * (1000 + i):.4f}", {'mem (MB){Full label="db mem"}': "60.0"}),
     "Google Cloud, page cache": (lambda i: ("memory_type,non-evictable,evictable\nmetric.type,used_bytes,used_bytes\nTimestamp (UTC),,\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30},{2**30 + 2**20 * i}", {}),
+    "docker stats as CSV, split at blanks": (lambda i: ("Name,CPU_percentage,Mem_usage,/,Mem_Limit,Net_I,/,Net_O,PIDS,Time_stamp\n" if i == 0 else "") + "\n".join(f"{n},0.5%,{100 + i * (n == 'a')}.5MiB,/,7.668GiB,{3 + i}MB,/,{8 + i}MB,22,{at(i).timestamp():.2f}" for n in "ab"), {'Mem_usage{Name="a"}': "60.0"}),
     "typeperf, cache beside the process": (lambda i: (r'"(PDH-CSV 4.0)","\\h\Memory\Available MBytes","\\h\Memory\Cache Bytes","\\h\Process(a)\Private Bytes"' + "\n" if i == 0 else "") + f'"{at(i):%m/%d/%Y %H:%M:%S}.123","9000","{2**28 + 2**19 * i}","{2**30 + 2**20 * i}"', {r"\\h\Process(a)\Private Bytes": "60.0"}),
     "typeperf": (lambda i: ('"(PDH-CSV 4.0)","\\\\h\\Process(a)\\Private Bytes","\\\\h\\Process(a)\\Handle Count"\n' if i == 0 else "") + f'"{at(i):%m/%d/%Y %H:%M:%S}.123","{2**30 + 2**20 * i}.000000","{300 + i}.000000"', {r"\\h\Process(a)\Private Bytes": "60.0", r"\\h\Process(a)\Handle Count": "60?"}),
     "k6": (lambda i: ("metric_name,timestamp,metric_value\n" if i == 0 else "") + f"rss_mib,{at(i).timestamp():.0f},{500 + i}\ndata_received,{at(i).timestamp():.0f},{9 * i}", {"rss_mib": "60.0"}),
@@ -346,6 +347,8 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("\nImage Name                     PID Session Name        Session#    Mem Usage\n========================= ======== ================ =========== ============\npython.exe                    1234 Console                    1  1,000,000 K\n", "tasklist.*/fo csv"),
         ("== ROCm System Management Interface ==\nGPU[0]\t\t: VRAM Total Used Memory (B): 68702699520\n", "rocm-smi.*--csv"),
         ("1203 /var/log/a.log\n1300 /var/log/a.log\n", "list of files"),
+        ("#     date         total    used    free  shared  buff/cache  available\nSep 23 01:53:44 Mem:  257844  242762  1866  0  13215  12998\n" * 2, "output of free"),
+        ("".join(f"12:52:2{i} AM   UID       PID    %usr %system  %guest   %CPU   CPU  Command\n12:52:2{i + 1} AM  1000      2907    0.00    0.00    0.00    0.00     4  bar\n\n12:52:2{i} AM   UID       PID  minflt/s  majflt/s     VSZ     RSS   %MEM  Command\n12:52:2{i + 1} AM  1000      2907      0.00      0.00 1970700   10644   0.07  bar\n\n" for i in range(6)), "another report begins.*pidstat -r"),
         ("PRM host 1795123456 2026/11/19 21:30:00 60 42 (java) S 4096 1820884 500000\n" * 3, "atop.*pidstat"),
         ("procstat,host=a memory_rss=500i,num_threads=4i 1795123456000000000\n" * 3, "line protocol.*json"),
         ("\nTimestamp                 CounterSamples\n---------                 --------------\n11/20/2026 10:00:00 AM    \\\\h\\process(a)\\working set :\n                          1073741824\n", "Get-Counter.*typeperf"),
@@ -822,6 +825,9 @@ def test_a_clock_is_no_level_but_a_level_that_rises_with_it_is(tmp_path: Path) -
     assert verdict.kind is VerdictKind.LEAK
     rows = [f"{at(row).isoformat()},{at(row).timestamp():.0f}000000000,40" for row in ROWS]
     verdict = judged(tmp_path, "\n".join(["time,memory.timestamp,fds", *rows]))
+    assert [row.name for row in verdict.rows] == ["fds"]
+    rows = [f"{at(row).isoformat()},{60 * (row % 60)},40" for row in ROWS]
+    verdict = judged(tmp_path, "\n".join(["time,elapsed_sec,fds", *rows]))
     assert [row.name for row in verdict.rows] == ["fds"]
 
 
