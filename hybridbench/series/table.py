@@ -20,7 +20,8 @@ from hybridbench.series.times import is_moment, looks_like_time, names_time, uni
 from hybridbench.series.units import BYTE_FACTORS, heading_unit
 from hybridbench.series.unnamed import unnamed
 
-_LOOKED_AT, _FITTED = 200, 20  # lines examined; rows used to choose a heading
+# Lines examined, rows used to choose a heading, lines in which it may stand.
+_LOOKED_AT, _FITTED, _TITLES = 200, 20, 3
 _OTHER_REPORT = (
     "another report begins, with other columns; record one, such as `pidstat -r -p PID 10`."
 )
@@ -213,6 +214,7 @@ def _are_units(words: Sequence[str]) -> bool:
 
 def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     """Build a table split by spaces, perhaps with repeated headings; None if it has no heading."""
+    rows = _below_title(rows, source)
     first = next((i for i, (_, cells) in enumerate(rows) if not _names(cells)), len(rows))
     # ps -o pid,rss= prints only the heading of the first column.
     only_pid = 0 < first < len(rows) and rows[first - 1][1] == ["PID"] and len(rows[first][1]) == 2
@@ -244,6 +246,16 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     refusal = f"{NO_SHAPE}." if prose or len(others) > len(body) else _OTHER_REPORT
     source.leave_out(others, [line for line, _ in rows], "without numbers", refusal)
     return Grid(_of_devices(rows, at, names), body, heading.number)
+
+
+def _below_title(rows: Sequence[Row], source: Source) -> Sequence[Row]:
+    """Drop a title that has a number in it, such as "test 7", from above the heading."""
+    at = next((i for i, (_, cells) in enumerate(rows[1:-1][:_TITLES], 1) if _names(cells)), 0)
+    width = len(rows[at][1])
+    if not at or _names(rows[0][1]) or len(rows[0][1]) == width or len(rows[at + 1][1]) != width:
+        return rows
+    source.notes.append(f"the heading is line {rows[at][0].number}: the lines above it are skipped")
+    return rows[at:]
 
 
 def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:

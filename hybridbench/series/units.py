@@ -370,33 +370,11 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(role, spec.unit, higher_is_worse=spec.higher_is_worse)
     # docker's heading: MEM USAGE / LIMIT.
     name = name.partition(" / LIMIT")[0]
-    bare = bare_name(name) or name
-    last, level = _last(bare), _level(name)
-    parts = _OF_MACHINE.fullmatch(last)
-    assert parts is not None, "every part is optional"
-    # cAdvisor's usage includes the cache beside it.
-    may_be_cache, may_be_total = _CACHE_BESIDE.fullmatch(parts["word"]), last == "usage"
-    looks = may_be_cache or may_be_total or last == "free"
-    others = {_last(bare_name(other)) for other in beside} - {last} if looks else set()
-    of_kernel = any(map(_OF_KERNEL.fullmatch, others))
-    is_beside = (may_be_cache and (parts["prefix"] or of_kernel)) or (last == "free" and of_kernel)
-    is_free = bool(_FREE.fullmatch(last)) and ("." not in bare or "mem" in last.lower())
-    is_free = is_free and not _OF_DEVICE.search(name)
-    is_cache = is_beside or is_free or any(map(_CACHE.fullmatch, (parts["word"], last, bare)))
+    bare, level = bare_name(name) or name, _level(name)
     words = _CAMEL_WORD.sub("_", bare)
-    in_bytes = level.unit is Unit.BYTES or bool(re.search(r"\bbytes\b", words, re.I))
-    is_cache = is_cache or (in_bytes and says_cache(name))
-    is_total = may_be_total and not others.isdisjoint(("cache", "working_set"))
-    # systemd-cgtop shows memory.current.
-    of_cgtop = 'Control Group="' in name or (name == "Memory" and "Control Group" in beside)
-    is_total = is_total or (bare == "Memory" and of_cgtop)
-    for role, holds in (
-        (Role.CUMULATIVE, _CUMULATIVE.fullmatch(bare)),
-        (Role.CACHE, is_cache or _CACHE_LABEL.search(name)),
-        (Role.WITH_CACHE, _WITH_CACHE.fullmatch(bare) or is_total),
-    ):
-        if holds:
-            return replace(level, role=role, note="")
+    other = Role.CUMULATIVE if _CUMULATIVE.fullmatch(bare) else _cache_role(name, level, beside)
+    if other is not None:
+        return replace(level, role=other, note="")
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
     # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
     is_young = bare in ("S0", "S1", "E") and "YGC" in beside
@@ -409,6 +387,34 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.COUNTER, Unit.COUNT)
     is_left = bool(_IS_LEFT.search(words))
     return replace(level, higher_is_worse=not is_left, may_count=bool(_MAY_COUNT.fullmatch(words)))
+
+
+def _cache_role(name: str, level: Meaning, beside: Sequence[str]) -> Role | None:
+    """Return whether ``name`` is a cache or a total that includes one; None if it is neither."""
+    bare = bare_name(name) or name
+    last = _last(bare)
+    parts = _OF_MACHINE.fullmatch(last)
+    assert parts is not None, "every part is optional"
+    word = parts["word"]
+    needs_kernel = _CACHE_BESIDE.fullmatch(word) or last in ("free", "usage")
+    others = {_last(bare_name(other)) for other in beside} - {last} if needs_kernel else set()
+    is_machine = parts["prefix"] or any(map(_OF_KERNEL.fullmatch, others))
+    of_kernel = is_machine and (_CACHE_BESIDE.fullmatch(word) or last == "free")
+    is_free = _FREE.fullmatch(last) and ("." not in bare or "mem" in last.lower())
+    in_bytes = level.unit is Unit.BYTES or re.search(r"\bbytes\b", bare, re.I)
+    if (
+        of_kernel
+        or (is_free and not _OF_DEVICE.search(name))
+        or (in_bytes and says_cache(name))
+        or any(map(_CACHE.fullmatch, (word, last, bare)))
+        or _CACHE_LABEL.search(name)
+    ):
+        return Role.CACHE
+    # cAdvisor's usage includes the cache beside it; systemd-cgtop shows memory.current.
+    of_cgtop = 'Control Group="' in name or (name == "Memory" and "Control Group" in beside)
+    is_total = last == "usage" and not others.isdisjoint(("cache", "working_set"))
+    is_total = is_total or (bare == "Memory" and of_cgtop)
+    return Role.WITH_CACHE if is_total or _WITH_CACHE.fullmatch(bare) else None
 
 
 def _last(name: str) -> str:
