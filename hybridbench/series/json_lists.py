@@ -149,10 +149,14 @@ def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
 
 def _with_counters(columns: Sequence[RawColumn]) -> list[RawColumn]:
     """Mark the values that a flag or a type beside them declares counters, as varnishstat does."""
-    declared = {c.name: c.text_at[1] for c in columns if c.is_fixed and c.text_at is not None}
-    ends = {c.name: c.name.removesuffix("value") for c in columns}
-    told = {name: {declared.get(f"{end}{key}") for key in _KINDS} for name, end in ends.items()}
-    return [replace(c, counts=not told[c.name].isdisjoint(_COUNTERS)) for c in columns]
+    told = {c.name: c.text_at[1] for c in columns if c.is_fixed and c.text_at is not None}
+
+    def counts(name: str) -> bool:
+        head, brace, owner = name.partition("{")
+        beside = (f"{head.removesuffix('value')}{kind}{brace}{owner}" for kind in _KINDS)
+        return any(told.get(one) in _COUNTERS for one in beside)
+
+    return [replace(column, counts=counts(column.name)) for column in columns]
 
 
 def _note_unread(

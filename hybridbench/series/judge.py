@@ -397,7 +397,7 @@ class _JudgedFile:
                 yield undecided(series, NoNumber(cell=cell, line=line))
 
     def _cache_note(self, judged: Collection[str]) -> Iterator[str]:
-        """Say which columns include the kernel's cache, and which to judge instead."""
+        """Say which columns are caches or contain them, and which to judge instead."""
         left = [c for c in self._columns if c.name not in judged]
         cached = [c.name for c in left if c.meaning.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:

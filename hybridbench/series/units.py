@@ -304,7 +304,7 @@ class Role(StrEnum):
     COUNTER = "counter"  # work done so far: growth is measured against it
     LOAD = "load"  # requests in flight: they move the levels; judged if that can be decided
     CUMULATIVE = "cumulative"  # falls only at a restart; not judged
-    CACHE = "cache"  # held by the kernel, which frees it when needed: shown
+    CACHE = "cache"  # a cache, or the free memory that caches fill: shown
     WITH_CACHE = "with cache"  # a total that includes cache: judged if there is nothing better
     SHOWN = "shown"  # known and not judged (processor share, a limit, an id)
 
