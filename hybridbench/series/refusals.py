@@ -33,8 +33,9 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
             r"#? ?runtime\.MemStats|Type: (inuse|alloc)_|Showing nodes accounting",
     },
     "record `jstat -gc -t PID 10s`": {
-        "is the log of a Java collector": r"(\S+: ){0,2}(\[.*\])?\[?(Full )?(gc|GC)[ (\]].*(Pause|->)|"
-            r".*GC\(\d+\) ",
+        "is the log of a Java collector": (
+            r"(\S+: ){0,2}(\[.*\])?\[?(Full )?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) "
+        ),
         "is a histogram of classes, of one moment": r".*#instances +#bytes|.*\bCount +TotalSize",
         "is what jcmd and jmap print of one moment":
             r"\d+:$|Native Memory Tracking|.* heap +total \d+K, used|Heap Usage:|Attaching to pro",
