@@ -17,7 +17,6 @@ def settings_come_back() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 def test_full_collections_their_yield_and_their_pauses_add_up() -> None:
@@ -49,15 +48,17 @@ def test_a_closed_monitor_hears_nothing() -> None:
 
 
 def test_thresholds_and_freezing_are_set_and_told() -> None:
+    kept: list[object] = [[] for _ in range(1000)]
     gc.set_threshold(900, 11, 12)
     before = gc_settings("freeze-after-warmup")
     set_gc_after_warmup("freeze-after-warmup")
     after = gc_settings("freeze-after-warmup")
 
     assert (before["threshold_0"], before["threshold_1"], before["threshold_2"]) == (900, 11, 12)
-    assert before["frozen_objects"] == 0
-    assert isinstance(after["frozen_objects"], int)
-    assert after["frozen_objects"] > 1000
+    counts = before["frozen_objects"], after["frozen_objects"]
+    assert isinstance(counts[0], int)
+    assert isinstance(counts[1], int)
+    assert counts[1] - counts[0] > len(kept)
 
 
 def test_the_default_mode_changes_nothing() -> None:

@@ -407,6 +407,7 @@ def test_a_drained_server_takes_nothing_until_it_resumes(server: Server) -> None
 
 
 def test_a_checkpoint_accounts_for_every_pool(server: Server) -> None:
+    completion(server)
     checkpoint = server.ask("/admin/checkpoint", b"").json
 
     assert checkpoint["idle"] is True
