@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from hybridbench.engine.cache.tree_node import TreeNode
@@ -200,6 +201,12 @@ def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
             history += [rng.randrange(48) for _ in range(5)]
             engine.submit(f"{seed}-{len(history)}-{index}", history, params)
             run_to_idle(engine)
+
+
+# No branch tells pages of 64 tokens from those of 16.
+each_page_size = pytest.mark.parametrize(
+    "page_size", [1, 16, pytest.param(64, marks=pytest.mark.slow)]
+)
 
 
 # `make test` audits the first step and then every eighth, `make test-deep` every step.  What is

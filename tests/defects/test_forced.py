@@ -46,8 +46,15 @@ def test_a_profile_can_force_every_path_there_is() -> None:
     assert {field.name for field in fields(Force)} == set(WRAPPERS)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("path", OFTEN)
+# Each path on two engines, and each engine with half of the paths, in `make test`.
+FORCED = [
+    pytest.param(path, engine, marks=() if (one + other) % 2 else pytest.mark.slow)
+    for one, path in enumerate(OFTEN)
+    for other, engine in enumerate(ENGINES)
+]
+
+
+@pytest.mark.parametrize(("path", "engine"), FORCED)
 def test_a_forced_path_is_taken_and_changes_no_token(path: str, engine: str) -> None:
     forced = ForcedPaths({path: OFTEN[path]}, seed=3)
     with forced.applied():

@@ -20,7 +20,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.foundation.engine_config import NewTokenRatio
-from tests.builders import assert_idle_and_clean, make_attention_engine
+from tests.builders import assert_idle_and_clean, each_page_size, make_attention_engine
 from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine, engine_examples
 
@@ -80,7 +80,7 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@each_page_size
 def test_every_program_gives_the_tokens_of_the_engine_without_reuse(page_size: int) -> None:
     seen: Counter[str] = Counter()
     for seed, name in enumerate(names_of(page_size)):

@@ -22,6 +22,7 @@ from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,
+    each_page_size,
     make_tracking_engine,
 )
 from tests.drafters import HalfRightDrafter
@@ -138,7 +139,7 @@ def assert_law(page_size: int, pairs: Sequence[tuple[str, str]], actions: int) -
         assert seen[event] > 0, (event, seen)
 
 
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@each_page_size
 def test_every_squeeze_and_every_buffer_gives_the_tokens_of_the_engine_without_reuse(
     page_size: int,
 ) -> None:

@@ -7,7 +7,7 @@ In short runs, a cell uses the digest model (tests/digest_model.py), except for 
 and drafts: a real model's kernels fill their chains and track buffers.  In long runs
 (``make test-deep``) every cell has a real model.  Real models compute in float64, where rounding
 that depends on a batch's shape changes no token.  ``make test`` runs enough cells to cover every
-combination of three properties.
+combination of two properties.
 """
 
 from __future__ import annotations
@@ -131,19 +131,19 @@ DISTINCT = [
 ]
 
 
-def triples_of(cell: Cell) -> set[tuple[tuple[int, Any], ...]]:
-    """Return all combinations of three properties of the cell."""
-    return set(combinations(enumerate(astuple(cell)), 3))
+def pairs_of(cell: Cell) -> set[tuple[tuple[int, Any], ...]]:
+    """Return all combinations of two properties of the cell."""
+    return set(combinations(enumerate(astuple(cell)), 2))
 
 
 def covering(cells: list[Cell]) -> list[Cell]:
-    """Choose, greedily, few of ``cells`` that together have all triples of all cells."""
-    triples = {cell: triples_of(cell) for cell in cells}
-    missing = set().union(*triples.values())
+    """Choose, greedily, few of ``cells`` that together have all pairs of all cells."""
+    pairs = {cell: pairs_of(cell) for cell in cells}
+    missing = set().union(*pairs.values())
     few: list[Cell] = []
     while missing:
-        few.append(max(cells, key=lambda cell: len(triples[cell] & missing)))
-        missing -= triples[few[-1]]
+        few.append(max(cells, key=lambda cell: len(pairs[cell] & missing)))
+        missing -= pairs[few[-1]]
     return few
 
 

@@ -18,6 +18,7 @@ import pytest
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
+    each_page_size,
     make_attention_engine,
     make_engine,
     make_tracking_engine,
@@ -59,7 +60,6 @@ BUFFERS: dict[str, dict[str, Any]] = {
         "mamba_scheduler_strategy": "extra_buffer_lazy",
     },
 }  # fmt: skip
-PAGE_SIZES = (1, 16, 64)
 MOST_SEEDS = 6
 # `make test` runs one short program of each kind, `make test-deep` several longer ones.  Both run
 # more while a required event has not occurred.
@@ -159,7 +159,7 @@ def test_hybrid_sessions_give_the_tokens_of_one_long_conversation(name: str, see
 
 @several_seeds
 @pytest.mark.parametrize("name", PAGED)
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@each_page_size
 def test_paged_sessions_give_the_tokens_of_one_long_conversation(
     page_size: int, name: str, seeds: int
 ) -> None:
@@ -212,7 +212,7 @@ def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str, 
 
 @several_seeds
 @pytest.mark.parametrize("ahead", AHEAD)
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@each_page_size
 def test_paged_sessions_keep_to_it_when_steps_run_ahead(
     ahead: str, page_size: int, seeds: int
 ) -> None:
