@@ -61,6 +61,7 @@ def facts_of(directory: Path) -> dict[str, object]:
     return facts
 
 
+@pytest.mark.slow
 def test_the_same_engine_twice_serves_the_same_work_in_turns(tmp_path: Path) -> None:
     began_s = time.monotonic()
     words = ("--rounds", "2", "--model", "qwen3-next-nano")

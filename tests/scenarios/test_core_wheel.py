@@ -163,7 +163,8 @@ def test_a_demo_runs_to_its_end(core: Path, tmp_path: Path) -> None:
     assert "hybridbench soak --duration" not in done.stdout
 
 
-@pytest.mark.parametrize("command", [pytest.param("watch", marks=pytest.mark.slow), "soak"])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["watch", "soak"])
 def test_a_server_of_others_is_watched_and_soaked(command: str, core: Path, tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"

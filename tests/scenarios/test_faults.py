@@ -103,6 +103,7 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_it_has(tmp_path: Path) -> None:
     soak = hybridbench(
         "soak", *SHORT, "--store", tmp_path, "--set", "probe.sample_every=100ms",
@@ -143,6 +144,7 @@ def soak_with_a_bad_row(folder: Path) -> tuple[subprocess.CompletedProcess[str],
     return soak, run, trace
 
 
+@pytest.mark.slow
 def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_nothing(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ def fetched(address: str) -> str:
         time.sleep(0.3)
 
 
+@pytest.mark.slow
 def test_a_run_can_be_watched_until_the_first_signal_which_ends_it_in_order(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hybridbench.analysis.facts.window import segments
 from hybridbench.records.events import Crash, Note
@@ -71,7 +72,7 @@ def worker_of(run_dir: Path) -> int:
 
 
 def kill_the_worker_of(soak: SoakProcess) -> None:
-    """The run's first interruption: the soak reports the killed worker and ends."""
+    """One kind of interruption: the soak reports the killed worker and ends."""
     try:
         soak.wait_for_traffic()
         wait_for_requests(soak.run_dir)
@@ -79,12 +80,13 @@ def kill_the_worker_of(soak: SoakProcess) -> None:
         assert soak.wait() == 14
     finally:
         soak.close()
+    (crash,) = read_run(soak.run_dir).all_events(Crash)
+    assert crash.reason in {"signal", "oom"}
+    assert "killed" in crash.detail
 
 
-def resume_and_kill(run_dir: Path) -> None:
-    """The second interruption: the soak itself is killed, and its worker ends with it."""
-    before = requests_sampled(run_dir)
-    process = resume(run_dir)
+def kill(process: subprocess.Popen[Any], run_dir: Path, before: int = 0) -> None:
+    """The other kind: the soak itself is killed after new requests, and its worker ends with it."""
     try:
         wait_for_requests(run_dir, before)
         worker = worker_of(run_dir)
@@ -97,14 +99,18 @@ def resume_and_kill(run_dir: Path) -> None:
         process.wait(LIMIT_S)
 
 
-def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
-    tmp_path: Path,
+@pytest.mark.parametrize("crashes", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_soak_that_is_cut_off_goes_on_in_segments_and_has_one_verdict(
+    tmp_path: Path, crashes: int
 ) -> None:
     soak = SoakProcess(tmp_path / "store", DURATION_S)
-    kill_the_worker_of(soak)
+    if crashes:
+        kill_the_worker_of(soak)
+        kill(resume(soak.run_dir), soak.run_dir, requests_sampled(soak.run_dir))
+    else:
+        soak.wait_for_traffic()
+        kill(soak.process, soak.run_dir)
     run_dir = soak.run_dir
-    (crash,) = read_run(run_dir).all_events(Crash)
-    resume_and_kill(run_dir)
     cut = read_run(run_dir)
     samples = run_dir / "samples.jsonl"
     whole = samples.read_bytes()
@@ -113,7 +119,7 @@ def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
 
     process = resume(run_dir)
     try:
-        wait_until(lambda: (run_dir / "events.jsonl").read_text().count('"segment"') > 1)
+        wait_until(lambda: (run_dir / "events.jsonl").read_text().count('"segment"') > crashes)
         # Only read the holder: a second process (refused in test_faults.py) might start too late.
         holder = holder_of(run_dir)
         _, said = process.communicate(timeout=LIMIT_S)
@@ -121,8 +127,6 @@ def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
         process.kill()
         process.wait(LIMIT_S)
 
-    assert crash.reason in {"signal", "oom"}
-    assert "killed" in crash.detail
     assert len(cut.series["rss_bytes"]) >= 2
     assert "warmup" in phases(segments(cut)[-1])
     assert holder == process.pid
@@ -131,26 +135,30 @@ def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
     parts = segments(record)
     verdict, manifest = stored(run_dir, "verdict.json"), stored(run_dir, "manifest.json")
     assert process.returncode == verdict["exit_code"], said
-    # On a machine too busy to meet the coverage the run is INVALID, but the crash is still reported
+    # On a machine too busy to meet the coverage the run is INVALID, but a crash is still reported
     # and there is no leak.
     found = {finding["verdict"] for finding in verdict["findings"]}
-    assert {"CRASHED"} <= found <= {"CRASHED", "INVALID", "INCONCLUSIVE"}, verdict["findings"]
-    assert [part.last_event(Crash) is not None for part in parts] == [True, False, False]
+    assert ("CRASHED" in found) == bool(crashes)
+    assert found <= {"CRASHED", "INVALID", "INCONCLUSIVE"}, verdict["findings"]
+    crashed = [part.last_event(Crash) is not None for part in parts]
+    assert crashed == [*([True] * crashes), False, False]
     # No line of the first segments is lost; only the truncated one is removed.
     assert samples.read_bytes().startswith(whole)
     assert b'"t":999' not in samples.read_bytes()
     assert any("cut the last line" in note.text for note in record.all_events(Note))
     assert np.all(np.diff(record.series["rss_bytes"].t_s) > 0)
     drops = np.diff(record.series["events.finishes"].value) < 0
-    assert np.count_nonzero(drops) == 2, "each new worker counts from zero"
+    assert np.count_nonzero(drops) == crashes + 1, "each new worker counts from zero"
     # The interruption may fall into a checkpoint.
-    assert phases(parts[1])[-1] in {"warmup", "steady", "drain", "idle", "resume"}
-    assert phases(parts[2])[:2] == ["boot", "warmup"]
-    assert phases(parts[2])[-1] == "done"
+    assert phases(parts[-2])[-1] in {"warmup", "steady", "drain", "idle", "resume"}
+    assert phases(parts[-1])[:2] == ["boot", "warmup"]
+    assert phases(parts[-1])[-1] == "done"
     told = manifest["segments"]
     for fact in ("pid", "traffic_seed"):
-        assert len({segment[fact] for segment in told}) == 3
-    assert DURATION_S == told[0]["traffic_s"] > told[1]["traffic_s"] > told[2]["traffic_s"]
+        assert len({segment[fact] for segment in told}) == crashes + 2
+    lengths = [segment["traffic_s"] for segment in told]
+    assert lengths[0] == DURATION_S
+    assert lengths == sorted(set(lengths), reverse=True)
     total = verdict["coverage"]["finishes"]["seen"]
     assert total == sum(part.series["events.finishes"].value.max() for part in parts)
     assert not (run_dir / "run.lock").exists()

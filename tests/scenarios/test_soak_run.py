@@ -178,6 +178,7 @@ def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: P
     assert max(series.t_s[-1] for series in record.series.values()) <= begun_s
 
 
+@pytest.mark.slow
 def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
     soak = SoakProcess(tmp_path / "store", 600.0)
     try:
@@ -215,6 +216,7 @@ def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> No
     assert record.series["allocated_blocks"].t_s[-1] > record.series["events.steps"].t_s[-1]
 
 
+@pytest.mark.slow
 def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-raise", 'raise LookupError("the pool is gone")')
     overrides = {**OVERRIDES, **UNCHECKED}
