@@ -102,6 +102,7 @@ def test_the_gpu_tests_are_all_those_of_the_suite_but_the_soaks() -> None:
     assert all((ROOT / name).exists() for name in named)
 
 
+@pytest.mark.slow
 def test_a_failed_and_a_skipped_test_are_on_the_page(
     steps: tuple[Step, ...], tmp_path: Path
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_machine_without_a_device_gets_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_facts_are_asked_of_the_interpreter_of_the_steps() -> None:
     facts = machine_facts()
 

@@ -42,6 +42,7 @@ def run_installed(installed: Path, cwd: Path, *arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_profiles_are_found_from_an_empty_directory(installed: Path, tmp_path: Path) -> None:
     assert "chat-churn" in run_installed(installed, tmp_path, "profiles", "list")
     shown = run_installed(installed, tmp_path, "profiles", "show", "smoke")
@@ -49,6 +50,7 @@ def test_profiles_are_found_from_an_empty_directory(installed: Path, tmp_path: P
     assert shown == (ROOT / "profiles" / "smoke.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["report/assets", "rundir/schemas"])
 def test_data_files_travel_in_the_wheel(installed: Path, folder: str) -> None:
     source = {p.name for p in (ROOT / "hybridbench" / folder).iterdir() if p.is_file()}
@@ -58,12 +60,14 @@ def test_data_files_travel_in_the_wheel(installed: Path, folder: str) -> None:
     assert shipped >= source
 
 
+@pytest.mark.slow
 def test_the_wheel_has_the_package_alone(installed: Path) -> None:
     folders = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
 
     assert folders - {"bin"} == {"hybridbench"}
 
 
+@pytest.mark.slow
 def test_the_description_renders_away_from_the_repository(installed: Path) -> None:
     (metadata,) = installed.glob("hybridbench-*.dist-info/METADATA")
     head, _, description = metadata.read_text(encoding="utf-8").partition("\n\n")

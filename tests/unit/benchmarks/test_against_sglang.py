@@ -80,6 +80,7 @@ def assert_fair(row: AgainstRow) -> None:
     assert 4 < row.ratio.median < 25
 
 
+@pytest.mark.slow
 def test_a_tree_that_the_release_lacks_is_named_and_the_others_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

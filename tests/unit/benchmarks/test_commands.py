@@ -44,6 +44,7 @@ def test_an_error_is_a_sentence_and_an_exit_code(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_each_operation_is_timed_beside_what_the_device_can_do() -> None:
     result = CliRunner().invoke(app, ["kernels", "--model", "qwen3-next-nano", "--rounds", "1"])
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import engine
 
 
+@pytest.mark.slow
 def test_both_sides_write_the_same_tokens_and_the_ratio_is_that_of_their_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,8 +52,8 @@ def test_judging_loads_no_torch_and_exits_with_the_worst_verdict(tmp_path: Path)
     assert both.returncode == 10, both.stderr
     document = json.loads(both.stdout)
     assert [file["verdict"] for file in document["files"]] == ["CLEAN", "LEAK"]
-    alone = run("judge", str(clean), "--steady-at", "10m")
-    assert alone.returncode == 0, alone.stderr
+    alone = judged(str(clean), "--steady-at", "10m")
+    assert alone.exit_code == 0
     assert "CLEAN" in alone.stdout
 
 

@@ -70,6 +70,7 @@ def test_defects_are_handed_to_the_choice_of_a_profile_as_soak_takes_them() -> N
     assert defect_words(names) == ["session-close-mamba", "defects-as-of:sglang-0.5.10"]
 
 
+@pytest.mark.slow
 def test_this_interpreter_is_found_with_its_version() -> None:
     found = find_interpreter(sys.executable)
 

@@ -533,10 +533,10 @@ MALFORMED = {**NO_ABORTS, "bad_input": "{malformed: 0.7, large: 0.1}"}
     # How an answer arrives makes no difference to refusals, which one interface shows.
     [
         ("completions", True),
-        ("ids", True),
-        ("ids", False),
-        ("chat", True),
-        ("responses", True),
+        pytest.param("ids", True, marks=pytest.mark.slow),
+        pytest.param("ids", False, marks=pytest.mark.slow),
+        pytest.param("chat", True, marks=pytest.mark.slow),
+        pytest.param("responses", True, marks=pytest.mark.slow),
         ("generate", True),
     ],
 )

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hybridbench.defects.mutants import REACHED, candidates
 
 LAW = "tests/laws/test_slots_machine.py"
 
 
+@pytest.mark.slow
 def test_a_law_kills_what_it_notices_and_neither_the_healthy_engine_nor_what_it_never_executes(
     tmp_path: Path,
 ) -> None:

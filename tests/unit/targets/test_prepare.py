@@ -249,6 +249,7 @@ def test_a_release_that_cannot_be_had_leaves_nothing_behind(tiny: Prepared, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied_environments")
 def test_preparing_goes_on_where_it_was_stopped(
     tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -337,6 +338,7 @@ def test_two_processes_do_not_prepare_one_target(tmp_path: Path) -> None:
         prepare(TINY, "1.0", tmp_path, {}, ignore)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied_environments")
 def test_a_checkpoint_that_a_release_cannot_serve_is_left_out_and_the_others_are_ready(
     tiny: Prepared, tmp_path: Path
@@ -380,6 +382,7 @@ def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imp
     assert "driven==3.0: importing json_part" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied_environments")
 def test_a_release_whose_modules_cannot_be_imported_is_not_ready(tmp_path: Path) -> None:
     index = make_index(tmp_path / "index")
