@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import (
     Census,
     Checkpoint,
+    EngineViolation,
     IdleLook,
     Note,
     StoppedEarly,
@@ -26,6 +28,7 @@ from hybridbench.records.events import (
 )
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs import watch_loop
+from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.looks import Looks
@@ -678,6 +681,25 @@ def test_a_load_that_was_stopped_in_the_middle_of_a_request_may_finish_it() -> N
     assert [look.index for look in looks] == list(range(len(looks)))
     assert len(looks) >= 4
     assert all(look.idle for look in looks)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_violation(alone: bool) -> None:
+    """Unless others may have sent them."""
+    run = watched(loaded=False)
+    state = {"wanted": True, "rests": True, "failure": "", "unreachable_for_s": 0.0}
+    client = Mock(spec=HttpLoad, silence=Mock(is_hang=False), **state)
+    client.counters.return_value = client.levels.return_value = {}
+    client.take_answer_faults.return_value = ()
+    run.loop.load = client
+    run.loop.alone = alone
+    real = run.server.latest
+    run.server.latest = lambda: replace(real(), running=2.0)  # type: ignore[method-assign]
+
+    assert run.loop.drain(60.0)
+
+    found = [(one.kind, one.count) for one in run.sink.all_events(EngineViolation)]
+    assert found == ([("in-flight-at-idle", 2)] if alone else [])
 
 
 def test_a_request_that_comes_during_a_look_is_told() -> None:
