@@ -154,9 +154,14 @@ PAIRS: dict[str, tuple[Callable[[], PairWorld], int]] = {
     "states": (lambda: states_pair(60, 8), 1),
     "states, pages of 4": (lambda: states_pair(200, 13, 4, Buffers(4)), 4),
 }
+# In `make test`, each kind of pool once; `test_every_cell.py` has pages with all of them.
+FEW = ("KV, pages of 4", "windows", "states")
+each_pair = pytest.mark.parametrize(
+    "pair", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in PAIRS]
+)
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@each_pair
 def test_the_same_operations_have_the_same_answers(pair: str) -> None:
     build, unit = PAIRS[pair]
     world = build()

@@ -153,6 +153,7 @@ def test_what_needs_no_engine_works_without_torch(words: str, said: Mapping[str,
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_demo_runs_to_its_end(core: Path, tmp_path: Path) -> None:
     done = run(core, tmp_path, "demo")
 

@@ -34,11 +34,11 @@ def fetched(address: str) -> str:
         time.sleep(0.3)
 
 
-@pytest.mark.slow
 def test_a_run_can_be_watched_until_the_first_signal_which_ends_it_in_order(
     tmp_path: Path,
 ) -> None:
     options = ["--profile", "smoke", "--duration", "600s", "--ballast", "0", "--listen", "0"]
+    options += ["--model", "qwen3-next-nano"]
     options += ["--set", "arrival={process: poisson, rate: 10/s, max_in_flight: 12}"]
     options += ["--set", "warmup.requests=20", "--answers", "0"]
     soak = subprocess.Popen(

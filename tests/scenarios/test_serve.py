@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from hybridbench.foundation.errors import ExitCode
 
@@ -113,7 +112,6 @@ def test_a_server_finishes_what_it_has_and_writes_down_no_prompt(tmp_path: Path)
         )
 
 
-@pytest.mark.slow
 def test_a_server_has_the_same_logprobs_in_every_form_and_says_so_when_its_worker_dies(
     tmp_path: Path,
 ) -> None:
@@ -123,9 +121,7 @@ def test_a_server_has_the_same_logprobs_in_every_form_and_says_so_when_its_worke
     text = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 3}
     own = {"input_ids": prompt, "return_logprob": True, "top_logprobs_num": 3}
     sampling = {"max_new_tokens": tokens, "temperature": 0}
-    options = [word for setting in ahead for word in ("--set", setting)]
-    # The defect changes no token.
-    with serving(tmp_path, *options, "--defect", "lru-reference-cycle") as served:
+    with serving(tmp_path, *(word for setting in ahead for word in ("--set", setting))) as served:
 
         def asked(path: str, **fields: object) -> list[Any]:
             body = served.post(path, json.dumps(fields).encode()).removesuffix(b"data: [DONE]\n\n")

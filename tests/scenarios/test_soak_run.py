@@ -198,6 +198,7 @@ def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
     assert read_run(soak.run_dir).all_events(Interrupted)[-1].killed is True
 
 
+@pytest.mark.slow
 def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-hang", "time.sleep(3600)")
     overrides = {**OVERRIDES, **UNCHECKED}
@@ -216,7 +217,6 @@ def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> No
     assert record.series["allocated_blocks"].t_s[-1] > record.series["events.steps"].t_s[-1]
 
 
-@pytest.mark.slow
 def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-raise", 'raise LookupError("the pool is gone")')
     overrides = {**OVERRIDES, **UNCHECKED}

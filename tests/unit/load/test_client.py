@@ -566,7 +566,14 @@ def test_a_kind_of_malformed_request_that_a_server_fails_at_is_named() -> None:
     assert served.counts["requests_failed.500"] == sum(served.counts[name] for name in failed)
 
 
-@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses", "generate"])
+@pytest.mark.parametrize(
+    "api",
+    [
+        *(pytest.param(api, marks=pytest.mark.slow) for api in ("ids", "chat", "responses")),
+        "completions",
+        "generate",
+    ],
+)
 def test_requests_with_options_are_answered_and_counted_by_option(api: Api) -> None:
     served = serve(
         api=api, settings={**NO_ABORTS, "options": "{share: 0.8, most: 3}"}, requests=150

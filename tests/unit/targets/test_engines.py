@@ -214,6 +214,7 @@ print("ok")
 """
 
 
+@pytest.mark.slow
 def test_stubs_stand_for_modules_of_kernels_and_for_no_other(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     complete = ENGINES["sglang"].complete
