@@ -92,7 +92,9 @@ def fake_soak(store: Path, patch: pytest.MonkeyPatch, target: FakeTarget | None 
     patch.setattr(bundled, "BundledTarget", lambda _: target)
     patch.setattr(bundled, "boot_worker", lambda *_: ready)
     quiet = Options(stop="never", extend_s=0.0, diagnose="never")
-    plan = make_plan(LENGTH_S, {"assert_coverage": "{}"}, quiet)
+    # Few requests, because none of these tests looks at them.
+    seldom = {"arrival": "{process: poisson, rate: 4/s, max_in_flight: 12}"}
+    plan = make_plan(LENGTH_S, {"assert_coverage": "{}", **seldom}, quiet)
     return soak.run_soak(replace(plan, store=store), clock).run_dir
 
 
