@@ -249,7 +249,6 @@ def test_a_release_that_cannot_be_had_leaves_nothing_behind(tiny: Prepared, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("copied_environments")
 def test_preparing_goes_on_where_it_was_stopped(
     tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,7 +337,6 @@ def test_two_processes_do_not_prepare_one_target(tmp_path: Path) -> None:
         prepare(TINY, "1.0", tmp_path, {}, ignore)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("copied_environments")
 def test_a_checkpoint_that_a_release_cannot_serve_is_left_out_and_the_others_are_ready(
     tiny: Prepared, tmp_path: Path
