@@ -198,7 +198,6 @@ def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
     assert read_run(soak.run_dir).all_events(Interrupted)[-1].killed is True
 
 
-@pytest.mark.slow
 def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-hang", "time.sleep(3600)")
     overrides = {**OVERRIDES, **UNCHECKED}
