@@ -96,6 +96,8 @@ _ADMISSIONS_PER_STEP = Load(("events.admissions",), (_STEPS,))
 _PROMPT_LENGTH = Load((_HIT, _COMPUTED), ("events.admissions",))
 _BATCH = (_TOKENS_PER_STEP, _SEQUENCES_PER_STEP, _PREFILLS_PER_STEP, _PROMPT_LENGTH)
 _VICTIMS = Load(("events.nodes_evicted", "events.evict_internal_state"), ("events.evict_calls",))
+# Waits for a CPU lengthen a step and a collection differently.
+_CROWD = Load(("worker_cpu_wait_s",), ("worker_cpu_s",))
 _INSERTS = {"events.admissions": 1.0, "events.finishes": 1.0, "events.prefill_chunks": 1.0}
 
 # Thresholds are shares of the initial level.  The parts of a step are small, rise slightly as a
@@ -131,6 +133,7 @@ DERIVED_METRICS: tuple[DerivedMetric, ...] = (
         "gc_share",
         {"gc_pause_s": 1.0},
         {"step_s": 1.0},
+        (_CROWD,),
         least_change=1.0,
         least_count=0.01,
         least_value=0.02,

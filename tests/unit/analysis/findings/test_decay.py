@@ -205,3 +205,30 @@ def test_twice_the_cost_over_the_window_is_found_19_times_of_20(part: str) -> No
     ]
 
     assert sum(found) >= 95
+
+
+@pytest.mark.parametrize(
+    ("leaves", "grows", "found"), [(True, 1.0, False), (False, 5.0, True), (False, 1.0, False)]
+)
+def test_a_crowd_that_leaves_makes_no_collections_more_expensive(
+    leaves: bool, grows: float, found: bool
+) -> None:
+    """Steps wait for a CPU ten times as long as collections, which take 6% of the time alone."""
+    record = working_record(Work(seed=11))
+    step = record.series["step_s"]
+    x = np.linspace(0.0, 1.0, len(step))
+    rng = np.random.default_rng(11)
+    waits = (0.3 + 6.0 * (1.0 - x * leaves) ** 2) * np.exp(rng.normal(0.0, 0.1, x.size))
+    computed = np.diff(step.value, prepend=0.0)
+    pauses = 0.06 * grows**x * computed * (1.0 + 0.1 * waits)
+    crowded = with_series(
+        record,
+        Series("step_s", step.t_s, np.cumsum(computed * (1.0 + waits))),
+        Series("gc_pause_s", step.t_s, np.cumsum(pauses)),
+        Series("worker_cpu_s", step.t_s, np.cumsum(computed)),
+        Series("worker_cpu_wait_s", step.t_s, np.cumsum(waits * computed)),
+    )
+
+    findings = judge_decay(Facts.of(crowded)).findings
+
+    assert ("gc_share" in [finding.subject for finding in findings]) == found
