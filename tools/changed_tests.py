@@ -88,8 +88,10 @@ def _files_that_use(sources: Mapping[str, str]) -> dict[str, set[str]]:
         for imported in graph.find_modules_directly_imported_by(module) - {"hybridbench"}:
             users[files[imported]].add(files[module])
     for file, text in sources.items():
-        started = {f"{module}.__main__" for module in _STARTED.findall(text)}
-        named = {*_DOTTED.findall(text), *_STARTED.findall(text), *started} - {"hybridbench"}
+        started = set(_STARTED.findall(text))
+        # `-m hybridbench` runs its `__main__`, and `-m hybridbench.runs.interim` the module.
+        named = {*_DOTTED.findall(text), *started, *(f"{module}.__main__" for module in started)}
+        named.discard("hybridbench")
         if file.startswith("tests/"):
             named.update(_imported(text))
             for folder in Path(file).parents:

@@ -250,19 +250,16 @@ def _run_for_nobody(facts: Facts) -> Iterable[str]:
     has no request in pauses of the load has no other clients.
     """
     client, left = (facts.record.series.get(name) for name in ("client_in_flight", _LEFT))
-    inside = [load for load in facts.load if len(load)]
-    if client is None or left is None or not inside or not left.value[-1] > 0:
+    if not client or not left or not any(facts.load) or not left.value[-1] > 0:
         return
-    t = client.t_s
-    more = np.sum([np.interp(t, load.t_s, load.value) for load in inside], axis=0) - client.value
+    more = facts.requests_at(client.t_s) - client.value
     busy = client.value > 0
     if busy.sum() < _READINGS or (more[~busy] == 0).sum() < _PAUSED_READINGS:
         return
     if more[busy].mean() > _MORE and np.median(more[busy]) > 0.0:
         yield (
             f"the server reported {more[busy].mean():.1f} more requests than clients waited for, "
-            f"on average: it goes on with requests after their clients have left, which "
-            f"{left.value[-1]:,.0f} did"
+            f"on average: it goes on with requests that clients aborted ({left.value[-1]:,.0f})"
         )
 
 

@@ -57,7 +57,7 @@ def _series(name: str, pools: Collection[str]) -> str:
 
 
 def pools_of(
-    levels: Mapping[str, float], in_use: Mapping[str, float] | None = None
+    levels: Mapping[str, float], in_use: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
     """Return slots by pool and part, from a page's series and gauges; empty for unknown engines.
 
@@ -65,7 +65,7 @@ def pools_of(
         levels: gauges by their names from ``series_names``, or else by their names on the page.
         in_use: what vLLM and its derivatives have in use, by pool.
     """
-    pools = {pool: {IN_USE: used} for pool, used in (in_use or {}).items()}
+    pools = {pool: {IN_USE: used} for pool, used in in_use.items()}
     for name, value in levels.items():
         if name.startswith("pool."):
             _, pool, part = name.split(".")

@@ -13,7 +13,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, in_flight
 from hybridbench.analysis.facts.window import Window, judged_window, segments
-from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import (
     BenchFailed,
     Checkpoint,
@@ -110,6 +110,14 @@ class Facts:
     def load(self) -> list[Series]:
         """Series of requests in flight, which move most levels."""
         return in_flight(self.record)
+
+    def requests_at(self, t_s: FloatArray) -> FloatArray:
+        """The requests in flight at the times ``t_s``; 0 if the engine does not report them."""
+        requests = np.zeros(t_s.size)
+        for load in self.load:
+            if len(load):
+                requests += np.interp(t_s, load.t_s, load.value)
+        return requests
 
     def idle_readings(self, read: Callable[[Checkpoint], float | None]) -> list[IdleReading]:
         """Apply ``read`` to each idle checkpoint since the worker last started."""

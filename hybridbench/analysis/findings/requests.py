@@ -417,10 +417,7 @@ def _stalled(facts: Facts) -> list[Finding]:
     if idle is None or not served or len(idle) < 2:
         return []
     t = idle.t_s
-    requests = np.zeros(t.size)
-    for load in facts.load:
-        if len(load):
-            requests += np.interp(t, load.t_s, load.value)
+    requests = facts.requests_at(t)
     done = np.sum([np.interp(t, one.t_s, one.value) for one in served], axis=0)
     computes = np.diff(done) > 0.0
     took_s, steps = np.diff(t), np.diff(idle.value)
