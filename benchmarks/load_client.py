@@ -112,7 +112,7 @@ def traffic(url: str, arrival: str) -> Traffic:
         url=url,
         api="completions",
         stream=True,
-        profile=profile.for_servers(),
+        profiles=(profile.for_servers(),),
         source="chat-churn",
         seed=1,
         vocab_size=words_of("completions", 0),

@@ -86,7 +86,7 @@ def _plan_of(
     traffic = next(iter(soaks.values())).traffic
     assert traffic is not None
     settings = digest_of(
-        profile=traffic.profile.resolved(), model=options.model, seed=options.seed,
+        profile=traffic.profiles[0].resolved(), model=options.model, seed=options.seed,
         terms=asdict(terms), thresholds=options.thresholds, each_s=each_s,
     )  # fmt: skip
     return StoredPlan(
@@ -99,8 +99,9 @@ def _plan_of(
 def _soak_of(name: str, options: CompareOptions, seed: int, duration_s: float) -> WatchPlan:
     from hybridbench.compare.plan import of_one_run
 
+    profiles = [] if options.profile is None else [options.profile]
     asked = Requests(
-        url="", api=None, stream=None, vocab=None, model=options.model, profile=options.profile,
+        url="", api=None, stream=None, vocab=None, model=options.model, profiles=profiles,
         seed=seed, set_=options.set_, trace=None, answers=None,
     )  # fmt: skip
     target = TargetOptions(None, None, None, None, None)

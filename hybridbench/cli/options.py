@@ -126,6 +126,19 @@ ProfileName = Annotated[
     ),
 ]
 
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="NAME|FILE",
+        autocompletion=complete_profile,
+        help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: chat-churn, "
+        "or the one that triggers the first defect.  A server takes several (repeatable): each "
+        "idle point begins the next.",
+    ),
+]
+
 Set = Annotated[
     list[str] | None,
     typer.Option(

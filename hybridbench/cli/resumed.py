@@ -31,7 +31,7 @@ _FREE = frozenset(
 )
 _STORED: Mapping[str, Callable[[Manifest], object]] = {
     "model": lambda run: run.model.name,
-    "profile": lambda run: run.profile.source,
+    "profile": lambda run: [run.profile.source or ""],
     "duration": lambda run: run.planned_duration_s,
     "defect": lambda run: run.defects,
     "seed": lambda run: run.seed,

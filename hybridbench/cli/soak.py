@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,7 +35,7 @@ from hybridbench.cli.options import (
     Model,
     Output,
     Panel,
-    ProfileName,
+    Profiles,
     Quiet,
     ReportFormat,
     Seed,
@@ -215,7 +215,7 @@ def soak(
     probe: Probe = True,
     cache_budget: CacheBudget = None,
     model: Model = None,
-    profile: ProfileName = None,
+    profile: Profiles = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -397,7 +397,7 @@ def soak(
         server = TargetOptions(command, pid, metrics, ready, log, restarts)
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
         asked = Requests(
-            url or "", api, stream, vocab, model, profile, seed, set_ or [], replay, answers
+            url or "", api, stream, vocab, model, profile or [], seed, set_ or [], replay, answers
         )
         course = Course(store, duration, ui, stop, extend, threshold or [])
         if target is not None:
@@ -414,7 +414,7 @@ def soak(
     if _DEVICE.fullmatch(device) is None:
         raise UsageError(f"{device}: write cpu, cuda or, of several, cuda:1.", option="--device")
     defects = chosen_defects(defect or [])
-    source, chosen = defects.profile_with(parse_overrides(set_ or [], gc, ballast), profile)
+    source, chosen = defects.profile_with(parse_overrides(set_ or [], gc, ballast), _only(profile))
     from hybridbench.records.manifest import Options
     from hybridbench.runs.plan import SoakPlan
 
@@ -452,6 +452,22 @@ def soak(
             print_preview(soak_plan, format_)
     else:
         _run(soak_plan, shown, listen)
+
+
+def _only(profiles: Sequence[str] | None) -> str | None:
+    """Return the profile of a run that is driven by our worker; None if none was given.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if profiles and len(profiles) > 1:
+        raise UsageError(
+            f"{' and '.join(profiles)}: only a server takes several, in turn; name one with --url, "
+            "or soak each profile by itself.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--profile",
+        )
+    return profiles[0] if profiles else None
 
 
 def _program(target: str | None, targets: Path | None) -> WorkerProgram:

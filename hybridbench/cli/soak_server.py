@@ -1,4 +1,4 @@
-"""``hybridbench soak --url``: send a profile's traffic to a third-party server over HTTP."""
+"""``hybridbench soak --url``: send the traffic of profiles to a third-party server over HTTP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Requests:
     stream: bool | None
     vocab: int | None
     model: str | None
-    profile: str | None
+    profiles: Sequence[str]
     seed: int | None
     set_: Sequence[str]
     trace: TraceOptions | None
@@ -87,25 +87,36 @@ class Requests:
         from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
         from hybridbench.workload.trace_replay import check_trace, note_on_length
 
-        source = self.profile or DEFAULT_PROFILE
-        profile = load_profile(source).with_overrides(parse_overrides(self.set_, None, None))
+        sources = self.profiles or [DEFAULT_PROFILE]
+        overrides = parse_overrides(self.set_, None, None)
+        profiles = [load_profile(source).with_overrides(overrides) for source in sources]
         if self.trace is not None:
-            profile = profile.for_replay()
+            if len(profiles) > 1:
+                raise UsageError(
+                    "replaces the traffic of a profile; give only one.",
+                    code=ErrorCode.OPTION_CONFLICT,
+                    option="--trace",
+                    also=("--profile",),
+                )
+            profiles = [profiles[0].for_replay()]
             check_trace(self.trace)
-        _check_options(profile.options.without)
+        for profile in profiles:
+            _check_options(profile.options.without)
         has_sessions = api.value in OF_SESSIONS
-        served = profile.for_servers(sessions=has_sessions)
+        served = tuple(profile.for_servers(sessions=has_sessions) for profile in profiles)
+        flattened = [one.name for one in profiles if one.sessions.share and not has_sessions]
         note = ""
         if self.trace is not None:
-            note = note_on_length(self.trace, served)
-        elif profile.sessions.share and not has_sessions:
-            note = f"--api {api} has no sessions: those of {profile.name} were plain conversations"
+            note = note_on_length(self.trace, served[0])
+        elif flattened:
+            names = " and ".join(flattened)
+            note = f"--api {api} has no sessions: those of {names} were plain conversations"
         return Traffic(
             url=_base(self.url),
             api=api.value,
             stream=self.stream is not False,
-            profile=served,
-            source=source,
+            profiles=served,
+            source=sources[0],
             # Random, because repeated runs with one seed would miss growth per distinct request.
             seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,
             vocab_size=words_of(api.value, self.vocab or _VOCAB_DEFAULT),
@@ -158,7 +169,14 @@ def server_plan(
             option="--restarts",
         )
     traffic = asked.traffic()
-    plan = observed_plan(target, probes, course, traffic.profile.duration_s, traffic.url)
+    plan = observed_plan(target, probes, course, traffic.duration_s, traffic.url)
+    if len(traffic.profiles) > 1 and not plan.idle_every_s:
+        raise UsageError(
+            "0 leaves no idle points, at which the next profile begins; give one --profile.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--idle-every",
+            also=("--profile",),
+        )
     return replace(
         plan,
         restarts=target.restarts,
@@ -168,7 +186,7 @@ def server_plan(
             exact=_is_batch_invariant(plan.target, plan.environment),
         ),
         metrics_url=plan.metrics_url or f"{traffic.url}/metrics",
-        thresholds=tuple(dict.fromkeys((*traffic.profile.thresholds, *plan.thresholds))),
+        thresholds=tuple(dict.fromkeys((*traffic.thresholds, *plan.thresholds))),
     )
 
 

@@ -239,7 +239,8 @@ def _typed(place: str, value: object, option: TyperOption) -> str | bool | list[
     if option.multiple and isinstance(value, list):
         if not any(isinstance(one, bool | list | dict) for one in value):
             return [str(one) for one in value]
-    elif scalar and not option.is_flag and not option.multiple:
-        return str(value)
-    wanted = "true or false" if option.is_flag else "an array" if option.multiple else "one value"
+    elif scalar and not option.is_flag:
+        return [str(value)] if option.multiple else str(value)
+    wanted = "true or false" if option.is_flag else "one value"
+    wanted += " or an array" if option.multiple else ""
     raise ConfigError(f"{place}: write {wanted}.", code=ErrorCode.BAD_VALUE)

@@ -11,7 +11,7 @@ import select
 import selectors
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +24,8 @@ from hybridbench.load.interfaces import Interface, NoAnswerError
 from hybridbench.records.load import LoadOrder, LoadReport, LoadStart
 from hybridbench.sampling.process import allow_open_files, take_priority
 from hybridbench.workload.actions import TimedWorkload
-from hybridbench.workload.build import build_workload
+from hybridbench.workload.build import build_traffic
+from hybridbench.workload.in_turn import InTurn
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.trace_replay import TraceOptions
 
@@ -64,15 +65,15 @@ def main(descriptor: int) -> None:
 async def _serve(connection: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_LINE_MOST)
     start = _START.decode(await reader.readline())
-    profile = Profile.from_resolved(start.profile)
-    interface = Interface(
-        start.api, start.model, stream=start.stream, without=profile.options.without
-    )
+    profiles = [Profile.from_resolved(one) for one in start.profiles]
+    without = {name for profile in profiles for name in profile.options.without}
+    interface = Interface(start.api, start.model, stream=start.stream, without=sorted(without))
+    workload = _workload(start, profiles)
 
     def report() -> None:
         _write(writer, client.report())
 
-    client = LoadClient(_workload(start, profile), interface, start.url, start.key, report)
+    client = LoadClient(workload, interface, start.url, start.key, report)
     beside = [
         asyncio.create_task(_report_always(report)),
         asyncio.create_task(client.watch_itself()),
@@ -86,7 +87,10 @@ async def _serve(connection: socket.socket) -> None:
         # Collecting all imported objects would take 30 ms, in which nothing is sent or read.
         gc.freeze()
         while line := await reader.readline():
-            _follow(client, _ORDER.decode(line))
+            order = _ORDER.decode(line)
+            _follow(client, order)
+            if order.do == "pause" and isinstance(workload, InTurn):
+                workload.next_turn()
             client.orders += 1
             report()
     except NoAnswerError:
@@ -127,12 +131,12 @@ def _write(writer: asyncio.StreamWriter, report: LoadReport) -> None:
         writer.write(msgspec.json.encode(report) + b"\n")
 
 
-def _workload(start: LoadStart, profile: Profile) -> TimedWorkload:
+def _workload(start: LoadStart, profiles: Sequence[Profile]) -> TimedWorkload:
     trace = None
     if start.trace:
         path, scale, speedup, unit = start.trace
         trace = TraceOptions(Path(path), Fraction(scale), speedup, unit)
-    return build_workload(profile, start.vocab_size, trace, start.seed)
+    return build_traffic(profiles, start.vocab_size, trace, start.seed)
 
 
 if __name__ == "__main__":

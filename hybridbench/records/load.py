@@ -42,11 +42,12 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
         stream: whether answers arrive token by token.
         model: the model's name on the server; empty for the first one listed.
         key: sent as a bearer token; empty for none.  No artefact contains it.
-        profile: every key of the profile, as ``Profile.resolved`` returns them.
+        profiles: every key of each profile, as ``Profile.resolved`` returns them; after a pause the
+            next one is sent.
         seed: the seed of the traffic.
         vocab_size: token ids are below this; for text, the number of words.
-        trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
-            unit of times; None for none.
+        trace: a recorded trace instead of the traffic of a single profile: path, scale of lengths,
+            speedup, unit of times; None for none.
         repeats: whether requests may be repeated to compare answers.
         exact: whether the server was started in a mode in which batching does not change answers.
         culprits: whether to search for the requests that crash the server.
@@ -57,7 +58,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     model: str
     key: str
-    profile: dict[str, JsonValue]
+    profiles: tuple[dict[str, JsonValue], ...]
     seed: int
     vocab_size: int
     trace: tuple[str, str, float, str] | None = None

@@ -32,8 +32,9 @@ from hybridbench.records.load import (
 from hybridbench.records.manifest import ResolvedProfile
 from hybridbench.targets.background_process import ONE_THREAD, BackgroundProcess
 from hybridbench.targets.target import ExitStatus
-from hybridbench.workload.build import build_workload
-from hybridbench.workload.profile import Profile
+from hybridbench.workload.build import build_traffic
+from hybridbench.workload.in_turn import InTurn
+from hybridbench.workload.profile import Profile, strictest_limits
 from hybridbench.workload.schedule import schedule_hash
 from hybridbench.workload.trace_replay import TraceOptions
 
@@ -58,21 +59,22 @@ class Traffic:
         url: the server's URL, without ``/v1``.
         api: the interface to use; those in ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers arrive token by token.
-        profile: what is sent; its pools and engine settings do not apply.
-        source: where the profile was found.
+        profiles: what is sent, of several one until each idle point; their pools and engine
+            settings do not apply.
+        source: where the first profile was found.
         seed: for all random draws.
         vocab_size: token ids are below this.
         model: the model's name on the server; empty for the first one listed.
-        trace: a recorded trace instead of the profile's own traffic.
+        trace: a recorded trace instead of the traffic of a single profile.
         answers_s: seconds per idle point for repeating requests to compare answers; 0 for none.
         exact: whether the server was started in a mode in which batching does not change answers.
-        note: which part of the profile is not sent, for the report; may be empty.
+        note: which part of the profiles is not sent, for the report; may be empty.
     """
 
     url: str
     api: Api
     stream: bool
-    profile: Profile
+    profiles: tuple[Profile, ...]
     source: str | None
     seed: int
     vocab_size: int
@@ -81,6 +83,21 @@ class Traffic:
     answers_s: float = 0.0
     exact: bool = False
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The names of the profiles."""
+        return "+".join(profile.name for profile in self.profiles)
+
+    @property
+    def duration_s(self) -> float:
+        """The longest duration of a profile."""
+        return max(profile.duration_s for profile in self.profiles)
+
+    @property
+    def thresholds(self) -> tuple[str, ...]:
+        """The pass/fail thresholds of all profiles."""
+        return tuple(text for profile in self.profiles for text in profile.thresholds)
 
     def start(self, key: str, *, culprits: bool = False) -> LoadStart:
         """Return the load client's configuration; ``key`` is sent as a bearer token.
@@ -95,7 +112,7 @@ class Traffic:
             stream=self.stream,
             model=self.model,
             key=key,
-            profile=cast("dict[str, JsonValue]", self.profile.resolved()),
+            profiles=tuple(map(_resolved, self.profiles)),
             seed=self.seed,
             vocab_size=self.vocab_size,
             trace=None
@@ -107,19 +124,24 @@ class Traffic:
         )
 
     def resolved(self) -> ResolvedProfile:
-        """Return the profile for the manifest, without its floors on events of the engine."""
-        keys = cast("dict[str, JsonValue]", self.profile.resolved())
+        """Return the profiles for the manifest, without their floors on events of the engine.
+
+        The keys are those of the first, with the others under ``in_turn``.
+        """
+        first, *others = map(_resolved, self.profiles)
+        keys: dict[str, JsonValue] = {**first, "in_turn": others} if others else first
         return ResolvedProfile(
-            name=self.profile.name,
+            name=self.name,
             source=self.source,
             resolved=plain_mapping(keys),
-            limits=self.profile.limits_by_metric(),
+            limits=strictest_limits(self.profiles),
         )
 
     def describe(self) -> dict[str, JsonValue]:
         """Describe what is sent where, with a hash of the schedule, for the manifest."""
-        workload = build_workload(self.profile, self.vocab_size, self.trace, self.seed)
+        workload = build_traffic(self.profiles, self.vocab_size, self.trace, self.seed)
         described = workload.describe()
+        hashed = workload.parts if isinstance(workload, InTurn) else [workload]
         parts = urlsplit(self.url)
         return {
             **described,
@@ -127,8 +149,12 @@ class Traffic:
             "api": self.api,
             "stream": self.stream,
             "model": self.model,
-            "schedule": schedule_hash(workload),
+            "schedule": "-".join(map(schedule_hash, hashed)),
         }
+
+
+def _resolved(profile: Profile) -> dict[str, JsonValue]:
+    return cast("dict[str, JsonValue]", profile.resolved())
 
 
 def words_of(api: Api, vocab_size: int) -> int:

@@ -118,7 +118,7 @@ class WatchPlan(RunPlan):
 
     @property
     def named_by(self) -> tuple[str, str, tuple[str, ...]]:
-        return self.name, "watched" if self.traffic is None else self.traffic.profile.name, ()
+        return self.name, "watched" if self.traffic is None else self.traffic.name, ()
 
     @property
     def sees_processes(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from functools import cache
 from pathlib import Path
@@ -161,6 +161,23 @@ class Profile(ProfileKeys):
             collectible_every_s=_auto(self.probe.collectible_every_s, duration_s / 90, 1.0, 60.0),
             checkpoint_every_s=_auto(self.checkpoint.every_s, duration_s / 10, 15.0, 600.0),
         )
+
+
+def strictest_limits(profiles: Sequence[Profile]) -> tuple[dict[str, float], ...]:
+    """Return limits for a run of all ``profiles`` as in a manifest: the lowest limits on growth.
+
+    Limits on other metrics are for one profile's requests, so only a single profile keeps them.
+    """
+    if len(profiles) == 1:
+        return profiles[0].limits_by_metric()
+    strictest = []
+    for from_s in sorted({entry.from_s for profile in profiles for entry in profile.limits}):
+        lowest: dict[str, float] = {}
+        for profile in profiles:
+            for metric, limit in profile.limits_as_planned(from_s).growth_by_metric().items():
+                lowest[metric] = min(limit, lowest.get(metric, limit))
+        strictest.append({"from_s": from_s, **lowest})
+    return tuple(strictest)
 
 
 def profile_json_schema() -> dict[str, object]:

@@ -378,11 +378,18 @@ class Limits:
     def by_metric(self) -> dict[str, float]:
         """Return the limits that are set, by metric; rates are per hour."""
         limits = {
-            "rss_anon_swap_bytes": self.rss_bytes_per_h,
-            "gc_collectible_bytes": self.collectible_bytes_per_h,
+            **self.growth_by_metric(),
             "hit_rate": self.hit_rate,
             "evict_ms": self.evict_ms,
             "check_ms": self.check_ms,
+        }
+        return {name: value for name, value in limits.items() if value is not None}
+
+    def growth_by_metric(self) -> dict[str, float]:
+        """Return the limits on growth that are set, by metric, per hour."""
+        limits = {
+            "rss_anon_swap_bytes": self.rss_bytes_per_h,
+            "gc_collectible_bytes": self.collectible_bytes_per_h,
         }
         return {name: value for name, value in limits.items() if value is not None}
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ def traffic(seed: int = 1, **settings: str) -> Traffic:
         url="http://127.0.0.1:9",
         api="completions",
         stream=True,
-        profile=load_profile("chat-churn").with_overrides(keys).for_servers(),
+        profiles=(load_profile("chat-churn").with_overrides(keys).for_servers(),),
         source="chat-churn",
         seed=seed,
         vocab_size=words_of("completions", 256),
@@ -64,6 +65,26 @@ def test_a_client_counts_from_its_start_and_rests_when_it_is_paused() -> None:
     finally:
         load.stop()
     assert not load.wanted
+
+
+def test_after_a_pause_the_next_profile_is_sent() -> None:
+    chats = traffic()
+    both = replace(chats, profiles=(*chats.profiles, load_profile("refusals").for_servers()))
+    load = HttpLoad(both.start(""), SystemClock())
+
+    def ended() -> set[str]:
+        return {name for name, count in load.counters().items() if count > 0}
+
+    load.start()
+    try:
+        until(load, lambda: "events.requests_failed.connect" in ended())
+        load.pause()
+        until(load, lambda: load.rests)
+        assert not any(name.startswith("events.requests_with.") for name in ended())
+        load.resume()
+        until(load, lambda: any(name.startswith("events.requests_with.") for name in ended()))
+    finally:
+        load.stop()
 
 
 def test_a_client_that_is_killed_is_the_end_of_the_load() -> None:

@@ -40,7 +40,7 @@ def test_options_that_say_what_the_manifest_says_may_stay() -> None:
             "ui": "plain",
             "stop": "never",
             "model": "qwen3-next",
-            "profile": "chat-churn",
+            "profile": ["chat-churn"],
             "duration": "2h",
             "watchdog": "30s",
             "defect": ["lru-reference-cycle"],

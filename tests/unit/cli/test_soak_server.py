@@ -26,7 +26,7 @@ PLAIN = Requests(
     stream=None,
     vocab=None,
     model=None,
-    profile="session-churn",
+    profiles=["session-churn"],
     seed=3,
     set_=[],
     trace=None,
@@ -41,7 +41,7 @@ COURSE = Course(Path("results"), "2m", SoakUi.NONE, StopMode.NEVER, None, [])
 def test_sessions_go_where_the_interface_has_them() -> None:
     traffic = replace(PLAIN, api=ApiName.GENERATE, vocab=5000).traffic()
 
-    assert traffic.profile.sessions.share == 0.8
+    assert traffic.profiles[0].sessions.share == 0.8
     assert traffic.note == ""
     assert traffic.vocab_size == 5000
     assert traffic.url == "http://127.0.0.1:8000"
@@ -51,10 +51,41 @@ def test_sessions_go_where_the_interface_has_them() -> None:
 def test_where_it_has_none_the_report_says_what_they_became(api: ApiName) -> None:
     traffic = replace(PLAIN, api=api).traffic()
 
-    assert traffic.profile.sessions.share == 0
+    assert traffic.profiles[0].sessions.share == 0
     assert traffic.note == (
         f"--api {api} has no sessions: those of session-churn were plain conversations"
     )
+
+
+def test_several_profiles_take_turns_at_idle_points() -> None:
+    both = replace(PLAIN, profiles=["session-churn", "refusals"], set_=["output.tokens=[4, 16]"])
+    traffic = both.traffic()
+    plan = server_plan(both, TARGET, PROBES, COURSE)
+
+    assert plan.named_by[1] == traffic.name == "session-churn+refusals"
+    assert [profile.output.tokens.high for profile in traffic.profiles] == [16, 16]
+    assert traffic.note.endswith(" those of session-churn were plain conversations")
+    stored = traffic.resolved()
+    assert [profile["name"] for profile in stored.resolved["in_turn"]] == ["refusals"]  # type: ignore[index, union-attr, call-overload]
+    turned = replace(both, profiles=["refusals", "session-churn"]).traffic()
+    assert traffic.describe()["schedule"] != turned.describe()["schedule"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "idle_every", "refusal"),
+    [
+        (TraceOptions(TRACE), None, "--trace replaces the traffic of a profile; give only one"),
+        (None, "0", "--idle-every 0 leaves no idle points, at which the next profile begins"),
+    ],
+)
+def test_several_profiles_without_a_turn_are_refused(
+    trace: TraceOptions | None, idle_every: str | None, refusal: str
+) -> None:
+    asked = replace(PLAIN, profiles=["chat-churn", "refusals"], trace=trace)
+    probes = replace(PROBES, idle_every=idle_every)
+
+    with pytest.raises(UsageError, match=refusal):
+        server_plan(asked, TARGET, probes, COURSE)
 
 
 def test_requests_of_a_trace_that_no_context_of_the_profile_holds_are_noted(tmp_path: Path) -> None:
@@ -79,7 +110,7 @@ def test_requests_of_a_trace_that_no_context_of_the_profile_holds_are_noted(tmp_
 
 
 def test_nothing_is_said_of_sessions_that_nobody_asked_for() -> None:
-    assert replace(PLAIN, profile="chat-churn").traffic().note == ""
+    assert replace(PLAIN, profiles=["chat-churn"]).traffic().note == ""
     assert "session" not in replace(PLAIN, trace=TraceOptions(TRACE)).traffic().note
 
 
@@ -137,10 +168,10 @@ def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Pat
     assert (port_option, more) == ("--port", ["--max-num-seqs", "4"])
     assert asked.url == f"http://127.0.0.1:{port}"
     assert asked.api is ApiName.IDS
-    assert asked.traffic().profile.pools.max_context_len == 2048
+    assert asked.traffic().profiles[0].pools.max_context_len == 2048
     # As text, a word counts as many tokens as it has bytes.
     chat, _ = of_prepared("vllm==0.32.0", tmp_path, replace(PLAIN, api=ApiName.CHAT), options)
-    assert chat.traffic().profile.pools.max_context_len == 292
+    assert chat.traffic().profiles[0].pools.max_context_len == 292
 
 
 def test_the_stored_command_line_is_the_one_that_was_typed(
@@ -166,7 +197,7 @@ def test_its_checkpoint_and_the_lengths_are_the_users_choice(tmp_path: Path) -> 
 
     assert (target.command or [])[0].endswith("bin/serve-hybrid")
     assert asked.model is None  # the server has its own name for it
-    assert asked.traffic().profile.pools.max_context_len == 1000
+    assert asked.traffic().profiles[0].pools.max_context_len == 1000
 
 
 @pytest.mark.parametrize(
@@ -220,9 +251,9 @@ def test_text_has_no_vocabulary() -> None:
 
 
 def test_an_option_that_is_to_be_left_out_must_be_one() -> None:
-    plain = replace(PLAIN, profile="options")
+    plain = replace(PLAIN, profiles=["options"])
     traffic = replace(plain, set_=["options.without=[seed, n]"]).traffic()
-    assert traffic.profile.options.without == ("seed", "n")
+    assert traffic.profiles[0].options.without == ("seed", "n")
 
     with pytest.raises(ConfigError, match=r"options.without: 'sed' is not an option; did you"):
         replace(plain, set_=["options.without=[sed]"]).traffic()
