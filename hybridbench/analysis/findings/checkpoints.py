@@ -269,7 +269,7 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     """Slots that a server's metrics page reports as in use at idle points.
 
     A single gauge reading is not enough: slots that a server keeps for itself, or reports late, are
-    not lost. Nor is a rising share: whether it includes the prefix cache is not known.
+    not lost.
     """
 
     kind: ClassVar[str] = "in-use-at-idle"
@@ -280,42 +280,56 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     question: ClassVar[str] = "no slots stay in use at idle points"
     names_mechanism: ClassVar[bool] = True
     from_checkpoints: ClassVar[bool] = True
+    cause: ClassVar[str] = (
+        "they are neither free nor left in the prefix cache, and no request holds them"
+    )
 
     pool: str
     in_use: float
     at_checkpoints: tuple[float, ...]
 
-    @property
-    def needs_longer_run(self) -> bool:
-        return self.pool != KV_SHARE
-
     def words(self, found: Finding) -> Words:
-        verb = is_or_are(self.in_use)
-        cause = "they are neither free nor left in the prefix cache, and no request holds them"
-        rests = readings(self.at_checkpoints)
-        if self.pool == KV_SHARE:
-            verb = "is"
-            cause = "either pages are lost, or the server counts its prefix cache as in use"
-            rests = ", ".join(format_percent(1e-6 * value, 2) for value in self.at_checkpoints)
         return Words(
-            f"{pool_count(self.in_use, self.pool)} {verb} in use with no request in the server"
-            f"{per_event(found)}",
-            cause=cause,
+            f"{self._amount()} in use with no request in the server{per_event(found)}",
+            cause=self.cause,
             evidence=(
-                f"in use at the last idle points: {rests}",
+                f"in use at the last idle points: {self._readings()}",
                 *driver_evidence(found),
             ),
         )
 
+    def _amount(self) -> str:
+        return f"{pool_count(self.in_use, self.pool)} {is_or_are(self.in_use)}"
+
+    def _readings(self) -> str:
+        return readings(self.at_checkpoints)
+
     def advice(self, found: Finding) -> str:
-        if self.pool == KV_SHARE:
-            return "Run again without the prefix cache; if the share still rises, pages are lost."
         slots = pool_unit(self.pool)
         if found.driver is not None:
             return (
                 f"Find where a {singular(found.driver)} takes {slots}, and what should free them."
             )
         return f"Repeat the run with traffic of one kind, to see which kind leaves {slots} behind."
+
+
+class ShareInUseAtIdle(InUseAtIdle, frozen=True, kw_only=True):
+    """The same for a page that gives only the share of the KV cache in use, in millionths.
+
+    It is not known whether the share includes the prefix cache, so a rise is not called a leak.
+    """
+
+    decided_by_length: ClassVar[bool] = False
+    cause: ClassVar[str] = "either pages are lost, or the server counts its prefix cache as in use"
+
+    def _amount(self) -> str:
+        return f"{pool_count(self.in_use, self.pool)} is"
+
+    def _readings(self) -> str:
+        return ", ".join(format_percent(1e-6 * value, 2) for value in self.at_checkpoints)
+
+    def advice(self, found: Finding) -> str:
+        return "Run again without the prefix cache; if the share still rises, pages are lost."
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:
@@ -487,14 +501,15 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
     if not only_rises and "residual" not in facts.idle[-1].pools.get(pool, {}):
         return
     driver = idle_driver(facts, f"pool.{pool}.{IN_USE}", seen)
-    basis = InUseAtIdle(
+    kind, verdict, subject = InUseAtIdle, VerdictKind.LEAK, pool_words(pool)
+    if pool == KV_SHARE:
+        kind, verdict, subject = ShareInUseAtIdle, VerdictKind.INCONCLUSIVE, "KV cache"
+    basis = kind(
         pool=pool,
         in_use=seen[-1].value,
         at_checkpoints=tuple(reading.value for reading in seen[-CHECKPOINTS_NAMED:]),
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
-    verdict = VerdictKind.INCONCLUSIVE if pool == KV_SHARE else VerdictKind.LEAK
-    subject = "KV cache" if pool == KV_SHARE else pool_words(pool)
     found = Finding(basis, verdict, subject, since_s=since_s)
     yield explained(found, driver, pool_unit(pool))
 
