@@ -204,6 +204,8 @@ class Checkpoint(Event, frozen=True):
 
 # A census's limit of a container from which code removes old entries, by their age for example.
 NOT_A_NUMBER: Final = 10**9
+# What a census says that a ``bytearray`` holds, instead of a type.
+BYTES: Final = "bytes"
 
 # The role of a server's metrics page, which is treated like a heap: metrics contain series.
 PAGE: Final = "/metrics"
@@ -225,7 +227,8 @@ class Census(Event, frozen=True):
         bounds: maximum entries of the containers at a path, if bounded.
         limits: the same, if a number such as ``max_size`` of their owner or in the code only
             suggests it; ``NOT_A_NUMBER`` if code removes old entries by another rule.
-        holds: name of the most frequent value type at a path.
+        holds: name of the most frequent value type at a path; ``BYTES`` for a buffer, whose
+            entries are bytes.
         pause_s: how long the process was stopped.
         cpu_s: CPU time of the scan, in the process or in its forked child.
         way: "fork" or "slices".

@@ -71,12 +71,12 @@ def _row(one: Growing) -> tuple[Text, ...]:
     role = one.heap.role
     what = "series of {}" if role == PAGE else _WHAT[one.sort]
     name = what.format(declared(one.name).label if one.sort is Sort.HANDLES else one.name)
-    held = Quantity(f"held.{name}", one.last, _unit(one.sort), of=role, form=Form.VALUE)
+    held = Quantity(f"held.{name}", one.last, _unit(one), of=role, form=Form.VALUE)
     return role, name, held, _rate(one, name), _kind_text(one)
 
 
-def _unit(sort: Sort) -> str:
-    return Unit.BYTES.value if sort is Sort.BYTES else Unit.COUNT.value
+def _unit(one: Growing) -> str:
+    return Unit.BYTES.value if one.unit == Unit.BYTES else Unit.COUNT.value
 
 
 def _rate(one: Growing, name: str) -> Quantity:
@@ -85,7 +85,7 @@ def _rate(one: Growing, name: str) -> Quantity:
     return Quantity(
         f"kept.{name}",
         value * (3600.0 if timed else 1.0),
-        _unit(one.sort),
+        _unit(one),
         (one.since_s, one.until_s),
         "h" if timed else singular(driver.counter),
         of=one.heap.role,
@@ -100,7 +100,7 @@ def _kind_text(one: Growing) -> Text:
         return "a cache, full"
     if one.kind is GrowthKind.FILLS and one.bound is not None:
         most = Quantity(
-            f"bound.{one.name}", one.bound, Unit.COUNT.value, of=one.heap.role, form=Form.VALUE
+            f"bound.{one.name}", one.bound, _unit(one), of=one.heap.role, form=Form.VALUE
         )
         said: list[Text] = ["a cache of at most ", most]
         if one.full_in_s is not None:

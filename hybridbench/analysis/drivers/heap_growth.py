@@ -38,7 +38,7 @@ from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import HANDLES
-from hybridbench.records.events import NOT_A_NUMBER
+from hybridbench.records.events import BYTES, NOT_A_NUMBER
 
 # Substrings of the names of counters that describe the work done, most informative first.
 _SAY: Final = (
@@ -153,6 +153,12 @@ class Growing:
     limit: int | None = None
     expires: bool = False
     doubt: Doubt = Doubt.NONE
+
+    @property
+    def unit(self) -> str:
+        """What is counted; the entries of a buffer are bytes."""
+        is_buffer = self.sort is Sort.ENTRIES and self.heap.holds.get(self.name) == BYTES
+        return Sort.BYTES.value if is_buffer else self.sort.value
 
     @property
     def per_second(self) -> float:

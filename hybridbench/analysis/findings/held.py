@@ -22,7 +22,7 @@ from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence,
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
 from hybridbench.foundation.metrics import MEMORY, Unit, declared
 from hybridbench.foundation.units import format_bytes, format_duration
-from hybridbench.records.events import PAGE
+from hybridbench.records.events import BYTES, PAGE
 from hybridbench.records.finding import Basis, Evidence, Finding, Rate, Words
 from hybridbench.records.rates import number, per_text
 
@@ -34,10 +34,11 @@ _WORDS: Final = {
     Sort.ENTRIES: "entries of {name}",
     Sort.OBJECTS: "{name} objects",
     Sort.BLOCKS: "blocks of Python's allocator",
-    Sort.BYTES: "bytes from malloc",
+    Sort.BYTES: "from malloc",
     Sort.HANDLES: "{name}",
 }
-
+# Counts of bytes that have no path.
+_IN_BYTES: Final = {MEMORY: "private memory", "malloc_in_use_bytes": "malloc"}
 
 _DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.PACE: "it may still be a cache that fills ever more slowly",
@@ -81,7 +82,10 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """Another count that shows the same leak, with its gain per event or per hour."""
+    """Another count that shows the same leak, with its gain per event or per hour.
+
+    ``sort`` is its unit: bytes for memory, malloc, and the container at ``name`` if it is a buffer.
+    """
 
     sort: str
     name: str
@@ -91,10 +95,10 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return a clause such as ``Request objects: 1.00 per request``."""
         rate = Rate(self.value, self.value, self.value, self.sort, self.per)
-        what = _words(Sort(self.sort), self.name)
         if self.sort == Sort.BYTES.value:
-            what = "private memory" if self.name == MEMORY else "malloc"
+            what = _IN_BYTES.get(self.name, self.name)
             return f"{what}: {format_bytes(self.value)}{per_text(self.per)}"
+        what = _words(Sort(self.sort), self.name)
         return f"{what}: {bare_rate_text(replace(rate, lower=0.0))}"
 
 
@@ -175,9 +179,9 @@ class Held(Basis, frozen=True, kw_only=True):
         raise NotImplementedError(type(self).__name__)
 
     def _evidence(self, found: Finding) -> Iterable[str]:
-        per = found.rates[0].per
+        per, unit = found.rates[0].per, found.rates[0].unit
         if self.rounds:
-            write = format_bytes if self.sort is Sort.BYTES else number
+            write = format_bytes if unit == Unit.BYTES else number
             levels = ", ".join(map(write, self.at_idle[-_LEVELS_NAMED:]))
             how = "agree" if self.alike else "each added some, and do not agree on how many"
             collected = ", after a collection" if self.collected else ""
@@ -189,8 +193,8 @@ class Held(Basis, frozen=True, kw_only=True):
                 yield f"{self.censuses} heap scans under traffic agree"
         else:
             yield (
-                f"{self.censuses} heap scans under traffic: {_bare(self.early)}{per_text(per)} in "
-                f"the first half, {_bare(self.late)} in the second"
+                f"{self.censuses} heap scans under traffic: {_amount(self.early, unit)}"
+                f"{per_text(per)} in the first half, {_amount(self.late, unit)} in the second"
             )
         if self.odds is not None:
             yield f"false-alarm probability of the second half: {odds_text(self.odds)}"
@@ -200,7 +204,7 @@ class Held(Basis, frozen=True, kw_only=True):
 class EntriesKept(Held, frozen=True, kw_only=True):
     """A container that is never emptied, or ``several`` of one name that multiply.
 
-    ``holds`` is the type of most values.
+    ``holds`` is the type of most values; if it is ``BYTES``, the entries are bytes.
     """
 
     kind: ClassVar[str] = "entries-kept"
@@ -213,16 +217,22 @@ class EntriesKept(Held, frozen=True, kw_only=True):
 
     @property
     def _what(self) -> str:
+        if self._noun == BYTES:
+            return f"of {self.name}"
         return f"series of {self.name}" if self.role == PAGE else super()._what
+
+    @property
+    def _noun(self) -> str:
+        return BYTES if self.holds == BYTES else "entries"
 
     @property
     def _cause(self) -> str:
         if self.role == PAGE:
             return f"a label of {self.name} gets new values, and their series are never removed"
-        values = f" ({self.holds})" if self.holds else ""
+        entries = f"entries ({self.holds})" if self.holds not in ("", BYTES) else self._noun
         if self.several:
-            return f"more and more containers of this name stay alive, with their entries{values}"
-        return f"entries{values} are added to {self.name} and never removed"
+            return f"more and more containers of this name stay alive, with their {entries}"
+        return f"{entries} are added to {self.name} and never removed"
 
     def advice(self, found: Finding) -> str:
         event = for_each(found)
@@ -231,10 +241,10 @@ class EntriesKept(Held, frozen=True, kw_only=True):
         if self.several:
             return f"Find what still refers to the owners of {self.name} (gc.get_referrers)."
         return (
-            f"Find where entries are added to {self.name}{event} and which exit path does not "
+            f"Find where {self._noun} are added to {self.name}{event} and which exit path does not "
             "remove them. If it is a cache with a limit that was not reached, say so with "
-            f"--cache-budget {self.name}=SIZE. If its entries expire, run for longer than they "
-            "live."
+            f"--cache-budget {self.name}=SIZE. If its {self._noun} expire, run for longer than "
+            "they live."
         )
 
 
@@ -324,7 +334,7 @@ class CacheFills(Basis, frozen=True, kw_only=True):
     """A container whose growth slows down: a cache that is not yet full.
 
     Attributes:
-        size: final number of entries in the largest of ``caches`` containers.
+        size: final number of entries, or of bytes, in the largest of ``caches`` containers.
         early, late: the rate in the first and the second half of the time.
     """
 
@@ -342,12 +352,16 @@ class CacheFills(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         more = f" and {times(self.caches - 1, 'container')} more" if self.caches > 1 else ""
-        per = per_text(found.rates[0].per)
-        pace = f"ever more slowly: from {_bare(self.early)} to {_bare(self.late)}{per}"
+        per, unit = per_text(found.rates[0].per), found.rates[0].unit
+        early, late = _amount(self.early, unit), _amount(self.late, unit)
+        pace = f"ever more slowly: from {early} to {late}{per}"
         if self.late >= self.early:
-            pace = f"by other counters of work more slowly, {_bare(self.late)}{per}"
+            pace = f"by other counters of work more slowly, {late}{per}"
+        size = format_bytes(self.size)
+        if unit != Unit.BYTES:
+            size = f"{number(self.size)} {noun(unit)}"
         return Words(
-            f"{self.role} still fills {self.path} ({number(self.size)} entries){more}, {pace}",
+            f"{self.role} still fills {self.path} ({size}){more}, {pace}",
             cause="it grows like a cache, and no limit of it is known",
         )
 
@@ -364,23 +378,26 @@ HELD: Final[dict[Sort, type[Held]]] = {
 }
 
 
+def noun(unit: str) -> str:
+    """Return what a container has: ``entries``, or ``bytes`` if it is a buffer."""
+    return BYTES if unit == Unit.BYTES else unit
+
+
 def _each(rate: Rate, what: str) -> str:
     """Return a phrase such as ``1.00 (0.99 to 1.01) entries of app.kept per request``."""
-    value = format_bytes(rate.value) if rate.unit == Unit.BYTES else _bare(rate.value)
-    if rate.unit == Unit.BYTES:
-        what = "from malloc"
+    value, low, high = (_amount(x, rate.unit) for x in (rate.value, rate.lower, rate.upper))
     if rate.lower == rate.upper:
         return f"exactly {value} {what}{per_text(rate.per)}"
-    ends = (rate.lower, rate.upper)
-    if rate.unit == Unit.BYTES:
-        low, high = map(format_bytes, ends)
-    else:
-        low, high = map(_bare, ends)
     return f"{value} ({low} to {high}) {what}{per_text(rate.per)}"
 
 
 def _words(sort: Sort, name: str) -> str:
     return _WORDS[sort].format(name=declared(name).label if sort is Sort.HANDLES else name)
+
+
+def _amount(value: float, unit: str) -> str:
+    """Format a value without its unit, except bytes."""
+    return format_bytes(value) if unit == Unit.BYTES else _bare(value)
 
 
 def _bare(value: float) -> str:

@@ -20,7 +20,7 @@ from hybridbench.analysis.drivers.heap_growth import Doubt, Growing, GrowthKind,
 from hybridbench.analysis.drivers.search import TIME, explained
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth
-from hybridbench.analysis.findings.held import HELD, Beside, CacheFills, HandlesKept, Held
+from hybridbench.analysis.findings.held import HELD, Beside, CacheFills, HandlesKept, Held, noun
 from hybridbench.analysis.trend.allowance import Allowance
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY, declared
@@ -194,7 +194,7 @@ def _besides(
     shown.sort(key=lambda one: one.sort is not Sort.HANDLES)
     found = [
         Beside(
-            sort=one.sort.value,
+            sort=one.unit,
             name=one.name,
             value=one.kept.driver.per_event * _same_event(one, leader) * _scale(leader),
             per=_event(leader),
@@ -242,7 +242,7 @@ def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Fi
     # A count without a name may be of any declared cache.
     is_cache = one.sort in _UNNAMED or allowed.covers(one.name)
     budget = allowed.budget if is_cache else None
-    unit = declared(one.name).label if one.sort is Sort.HANDLES else one.sort.value
+    unit = declared(one.name).label if one.sort is Sort.HANDLES else one.unit
     values = {
         "role": one.heap.role,
         "name": one.name,
@@ -272,7 +272,7 @@ def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Fi
         VerdictKind.LEAK
         if one.kind is GrowthKind.KEPT and budget is None
         else VerdictKind.INCONCLUSIVE,
-        one.heap.subject(one.name if one.sort is not Sort.ENTRIES else f"entries of {one.name}"),
+        _subject(one),
         since_s=one.since_s,
     )
     if kept.timed:
@@ -280,6 +280,12 @@ def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Fi
         value, low, high = (3600.0 * x for x in (driver.per_event, driver.lower, driver.upper))
         return replace(found, rates=(Rate(value, low, high, unit, "h"),))
     return explained(found, kept.driver, unit)
+
+
+def _subject(one: Growing) -> str:
+    if one.sort is not Sort.ENTRIES:
+        return one.heap.subject(one.name)
+    return one.heap.subject(f"{noun(one.unit)} of {one.name}")
 
 
 def _scale(one: Growing) -> float:
@@ -309,11 +315,11 @@ def _fills(one: Growing, caches: int) -> Finding:
         late=kept.late * _scale(one),
     )
     # The rate of the second half is shown as an estimate; it decides nothing.
-    rate = Rate(basis.late, -math.inf, math.inf, one.sort.value, _event(one))
+    rate = Rate(basis.late, -math.inf, math.inf, one.unit, _event(one))
     return Finding(
         basis,
         VerdictKind.INCONCLUSIVE,
-        one.heap.subject(f"entries of {one.name}"),
+        _subject(one),
         rates=(rate,),
         since_s=one.since_s,
     )

@@ -76,7 +76,11 @@ def allowance_of(
     """Return how much memory may grow after ``start_s``, and until when at ``results``' rates."""
     filling = {
         labelled("", one.heap.labels): CacheIsFilling(
-            path=one.name, size=one.last, bound=one.most, full_in_s=one.full_in_s
+            path=one.name,
+            size=one.last,
+            bound=one.most,
+            unit=one.unit,
+            full_in_s=one.full_in_s,
         )
         for one in growing
         if one.sort is Sort.ENTRIES and one.kind in _FILLING and one.most is not None

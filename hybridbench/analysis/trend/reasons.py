@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
+from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.codec import from_json
 from hybridbench.records.finding import LowerEnd, UpperEnd
@@ -310,20 +311,26 @@ class WithinBudget(Reason, frozen=True, kw_only=True):
 
 
 class CacheIsFilling(Reason, frozen=True, kw_only=True):
-    """Undecided: a bounded container of the process is still filling, until ``full_in_s``."""
+    """Undecided: a bounded container of the process is still filling, until ``full_in_s``.
+
+    ``size`` and ``bound`` are numbers of entries, or of bytes if that is its ``unit``.
+    """
 
     code: ClassVar[str] = "cache-fills"
 
     path: str
     size: float
     bound: int
+    unit: str = "entries"
     full_in_s: float | None = None
 
     def text(self) -> str:
         until = "" if self.full_in_s is None else f", full in {format_duration(self.full_in_s)}"
+        size, bound = f"{self.size:,.0f}", f"{self.bound:,} {self.unit}"
+        if self.unit == Unit.BYTES:
+            size, bound = format_bytes(self.size), format_bytes(self.bound)
         return (
-            f"{self.path} still fills ({self.size:,.0f} of at most {self.bound:,} entries{until}), "
-            "and memory grows with it"
+            f"{self.path} still fills ({size} of at most {bound}{until}), and memory grows with it"
         )
 
 

@@ -19,6 +19,8 @@ NESTED = "[]"
 _NESTED_MAX = 3
 _HELD_MIN = 4
 _HELD_SAMPLED = 64
+# What a ``bytearray`` holds, instead of a type: its length is a number of bytes.
+BYTES = "bytes"
 
 _closure_of = vars(types.FunctionType)["__closure__"].__get__
 _contents_of = vars(types.CellType)["cell_contents"].__get__
@@ -341,10 +343,13 @@ class Places:
             place.is_bounded = False
         else:
             place.bound += bound
-        if entries >= _HELD_MIN:
-            for member in containers.latest(value, base, _HELD_SAMPLED):
-                name = self.names.type_name(type(member))
-                place.kinds[name] = place.kinds.get(name, 0) + 1
+        if entries < _HELD_MIN:
+            return
+        if base is bytearray:
+            place.kinds[BYTES] = place.kinds.get(BYTES, 0) + min(entries, _HELD_SAMPLED)
+        for member in containers.latest(value, base, _HELD_SAMPLED):
+            name = self.names.type_name(type(member))
+            place.kinds[name] = place.kinds.get(name, 0) + 1
 
     def _own_limit(self, value: object, base: type) -> int | None:
         """The limit that an instance of a class derived from ``base`` states; None if none."""

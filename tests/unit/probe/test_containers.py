@@ -16,7 +16,7 @@ from hybridbench.probe.hybridbench_probe import containers, raw
 from hybridbench.probe.hybridbench_probe.limits import Limits
 from hybridbench.probe.hybridbench_probe.names import Names
 from hybridbench.probe.hybridbench_probe.owners import Places
-from hybridbench.records.events import NOT_A_NUMBER
+from hybridbench.records.events import BYTES, NOT_A_NUMBER
 
 
 def test_a_bound_beyond_any_memory_is_ignored() -> None:
@@ -83,6 +83,28 @@ def test_a_number_of_the_owner_is_no_bound_but_perhaps_a_limit(
     found = places.found()
     assert found["bounds"] == ({f"{layout.name}.recent": 8} if kind is Hub else {})
     assert found["limits"] == ({} if limits is None else {f"{layout.name}.sessions": limits})
+
+
+class Buffers:
+    def __init__(self) -> None:
+        self.text = bytearray(500)
+        self.parts = [bytearray(500) for _ in range(4)]
+
+
+def test_what_a_buffer_holds_are_bytes() -> None:
+    names = Names()
+    names.read_code(Buffers.__init__.__code__)
+    places = Places(names)
+    layout = places.layout(Buffers)
+    assert layout is not None
+
+    places.visit_instance(Buffers(), layout)
+    list(places.descend())
+
+    text, parts = f"{layout.name}.text", f"{layout.name}.parts"
+    found = places.found()
+    assert found["entries"] == {text: 500, parts: 4, f"{parts}[]": 2000}
+    assert found["holds"] == {text: BYTES, parts: "builtins.bytearray", f"{parts}[]": BYTES}
 
 
 _MOST = 100

@@ -19,7 +19,7 @@ from hybridbench.analysis.findings.kept import kept_findings, without_parts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.foundation.units import format_bytes, format_count
-from hybridbench.records.events import NOT_A_NUMBER, PAGE, Census, Event, IdleLook, Phase
+from hybridbench.records.events import BYTES, NOT_A_NUMBER, PAGE, Census, Event, IdleLook, Phase
 from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.rates import full_rate_text
@@ -178,11 +178,14 @@ def idle_record(
 
 
 def kept_each(
-    entries: Mapping[str, int], types: Mapping[str, int], containers: Sequence[str] = ()
+    entries: Mapping[str, int],
+    types: Mapping[str, int],
+    containers: Sequence[str] = (),
+    buffers: Sequence[str] = (),
 ) -> list[Finding]:
     """Findings for a process that keeps this many more of each name per request.
 
-    Each request also adds a container for each name in ``containers``.
+    Each request also adds a container for each name in ``containers``; ``buffers`` hold bytes.
     """
     counters = {"scraped.answered_requests_total": [400.0 * n for n in range(6)]}
     record = idle_record("app.rest", [60.0 * n for n in range(6)], [1] * 6, counters)
@@ -196,6 +199,7 @@ def kept_each(
             entries=grown(entries, event.index),
             types=grown(types, event.index),
             containers=grown(dict.fromkeys(containers, 1), event.index),
+            holds=dict.fromkeys(buffers, BYTES),
         )
         if isinstance(event, Census)
         else replace_event(event, unreachable=0)
@@ -220,16 +224,25 @@ def test_weak_containers_keep_nothing_themselves() -> None:
 def test_objects_of_a_class_say_more_than_the_containers_that_each_brings() -> None:
     body = "app.Event.body"
 
-    (leak,) = kept_each({body: 8000}, {"app.Event": 1, "builtins.bytearray": 1}, [body])
+    (leak,) = kept_each({body: 8000}, {"app.Event": 1, "builtins.bytearray": 1}, [body], [body])
     (unnamed,) = kept_each({body: 8000}, {"builtins.function": 1, "_thread.lock": 1}, [body])
 
     assert (leak.kind, leak.title.split(" per ")[0]) == (
         "objects-kept",
         "app keeps exactly 1.00 app.Event objects",
     )
-    assert "entries of app.Event.body: 8,000 per answered request" in leak.evidence
+    assert "app.Event.body: 7.81 KiB per answered request" in leak.evidence
     assert unnamed.title.startswith("app keeps exactly 8,000 entries of app.Event.body per ")
     assert unnamed.cause.startswith("more and more containers of this name stay alive")
+
+
+def test_what_a_buffer_keeps_is_given_in_bytes() -> None:
+    (leak,) = kept_each({"app.log": 8000}, {}, buffers=["app.log"])
+
+    assert leak.title == "app keeps exactly 7.81 KiB of app.log per answered request"
+    assert leak.cause == "bytes are added to app.log and never removed"
+    assert leak.evidence[0].startswith("held at idle, after a collection: 3.05 MiB, 6.10 MiB, ")
+    assert (leak.subject, leak.rates[0].unit) == ('bytes of app.log{role="app"}', "B")
 
 
 def found_of_clients(connected: Sequence[int], entries: Sequence[int]) -> list[Finding]:

@@ -1217,7 +1217,12 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "beside": [
                     {"sort": "objects", "name": "app.Request", "value": 1.0, "per": "request"},
                     {"sort": "blocks", "name": "", "value": 14.2, "per": "request"},
-                    {"sort": "B", "name": "", "value": 9318.0, "per": "request"},
+                    {
+                        "sort": "B",
+                        "name": "malloc_in_use_bytes",
+                        "value": 9318.0,
+                        "per": "request",
+                    },
                     {"sort": "B", "name": MEMORY, "value": 10035.2, "per": "request"},
                 ],
                 **EXACTLY,

@@ -149,6 +149,10 @@ WORDS: list[tuple[Reason, str]] = [
         "it",
     ),
     (
+        CacheIsFilling(path="app.log", size=2048.0, bound=65536, unit="B"),
+        "app.log still fills (2.00 KiB of at most 64.0 KiB), and memory grows with it",
+    ),
+    (
         KvCacheIsFilling(tokens=20_000.0, computed=30_000.0, full_in_s=180.0),
         "the server's KV cache of 20,000 tokens may still fill: 30,000 tokens were computed, and "
         "after twice its size it is full, in 3m",
