@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.boundary import Boundary
-from hybridbench.analysis.drivers.heap_growth import Growing
+from hybridbench.analysis.drivers.growing import Growing
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import ProcessView, process_views
 from hybridbench.analysis.findings.growth import growth_findings

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.drivers.heap_growth import Growing, GrowthKind, Sort, growing_heaps
+from hybridbench.analysis.drivers.growing import Growing, GrowthKind, Sort
+from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.drivers.kept import FEWEST_CENSUSES
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.censuses import Heap, heaps_of

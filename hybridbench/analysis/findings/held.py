@@ -8,13 +8,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from hybridbench.analysis.drivers.heap_growth import (
-    LEAST_S,
-    LEAST_TIMED_S,
-    WINDOW,
-    Doubt,
-    Sort,
-)
+from hybridbench.analysis.drivers.doubts import LEAST_S, LEAST_TIMED_S, WINDOW
+from hybridbench.analysis.drivers.growing import Doubt, Sort
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.growth import odds_text
 from hybridbench.analysis.findings.handles import HANDLES

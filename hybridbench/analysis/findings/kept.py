@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.analysis.drivers.heap_growth import Doubt, Growing, GrowthKind, Sort
+from hybridbench.analysis.drivers.growing import Doubt, Growing, GrowthKind, Sort
 from hybridbench.analysis.drivers.search import TIME, explained
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth

@@ -13,7 +13,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.drivers.heap_growth import Growing, GrowthKind, Sort
+from hybridbench.analysis.drivers.growing import Growing, GrowthKind, Sort
 from hybridbench.analysis.facts.kv_cache import kv_caches
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.reasons import CacheIsFilling, KvCacheIsFilling, WithinBudget
