@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.drivers.kept import Work
 from hybridbench.analysis.drivers.search import TIME
-from hybridbench.analysis.facts.censuses import Heap, IdlePoint, loads_at
+from hybridbench.analysis.facts.censuses import Heap, IdlePoint
 from hybridbench.analysis.facts.counters import EventCounters, expectation
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.kv_cache import KvCache
@@ -40,7 +40,7 @@ class HeapView:
         keep: [censuses], the scans after the process's own warm-up.
         is_steady: whether the run's warm-up is known to have ended.
         work: the counters at every scan.
-        load: [censuses, 1] or empty, the requests in flight at every scan.
+        load: [censuses, 1], the requests in flight at every scan; [censuses, 0] if constant.
         points: the idle points that are compared.
         collected: whether garbage was collected at these points.
         cache: the KV cache that the process holds, unless it was emptied before the last point.
@@ -57,8 +57,10 @@ class HeapView:
         self.keep = _after_warmup(facts, heap)
         self.is_steady = facts.window is not None and facts.window.steady
         self.work = self._work_at(heap.t_s)
-        load = loads_at(facts.load, heap.t_s)
-        self.load = load.sum(axis=1, keepdims=True) if load.size else load
+        load = facts.requests_at(heap.t_s)
+        # One that never moves explains nothing, and would cost a degree of freedom.
+        moves = load.size > 0 and np.ptp(load) > 0
+        self.load = load[:, None] if moves else np.empty((load.size, 0))
         self.points = _comparable(heap.points)
         # Garbage is not collected at idle points if the heap is large or the program disabled it.
         # The first point is exempt: garbage there only makes the gain since then look smaller.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.facts.counters import EventCounters, bare
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.foundation.labels import labelled
 from hybridbench.records.events import PAGE, Census, IdleLook, Phase
 
@@ -214,10 +214,3 @@ def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]
     if not counters.restarts_s.size:
         known |= {bare(name): value for name, value in look.counters.items()}
     return known
-
-
-def loads_at(loads: Sequence[Series], t_s: FloatArray) -> FloatArray:
-    """Return [times, loads]: requests in flight at each time, without loads that never move."""
-    columns = [np.interp(t_s, one.t_s, one.value) for one in loads if len(one)]
-    moving = [column for column in columns if column.size and np.ptp(column) > 0]
-    return np.column_stack(moving) if moving else np.empty((t_s.size, 0))

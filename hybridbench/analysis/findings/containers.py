@@ -153,7 +153,7 @@ def _container(facts: Facts, name: str) -> _Container:
     finite = np.isfinite(series.value) & (series.t_s >= start)
     return _Container(
         name,
-        _settled(Series(name, series.t_s[finite], series.value[finite]), facts.load),
+        _settled(Series(name, series.t_s[finite], series.value[finite]), facts),
         _worked_between(facts.idle_readings(length)),
     )
 
@@ -167,13 +167,9 @@ def _worked_between(idle: list[IdleReading]) -> list[IdleReading]:
     ]
 
 
-def _settled(series: Series, load: Sequence[Series]) -> Series:
+def _settled(series: Series, facts: Facts) -> Series:
     """Subtract the requests in flight from the lengths if that makes them fluctuate less."""
-    requests = np.zeros_like(series.value)
-    for part in load:
-        if len(part):
-            requests = requests + np.interp(series.t_s, part.t_s, part.value)
-    without = series.value - requests
+    without = series.value - facts.requests_at(series.t_s)
     calmer = _fluctuation(without) < _fluctuation(series.value)
     return Series(series.name, series.t_s, without) if calmer else series
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridbench.analysis.facts.censuses import Heap, heaps_of, loads_at
+from hybridbench.analysis.facts.censuses import Heap, heaps_of
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.records.events import Census, Event, IdleLook, Phase
@@ -114,10 +114,3 @@ def test_counters_of_a_point_are_those_of_the_look_itself() -> None:
     (heap,) = heaps(IdleLook(role="server", pid=7, counters={REQUESTS: 48.0}, t_s=50.0))
 
     assert heap.points[0].counts == {"requests_total": 48.0}
-
-
-def test_a_process_that_was_looked_at_when_idle_alone_has_no_load_beside_it() -> None:
-    running = Series("running_requests", np.array([0.0, 50.0]), np.array([0.0, 4.0]))
-
-    assert loads_at([running], np.array([])).shape == (0, 0)
-    assert loads_at([running], np.array([0.0, 50.0])).tolist() == [[0.0], [4.0]]
