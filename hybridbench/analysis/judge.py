@@ -46,6 +46,7 @@ from hybridbench.analysis.processes import with_processes, worst_memory
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
+from hybridbench.analysis.stopping import FIRST_LOOK
 from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds
 from hybridbench.analysis.trend.metric_trend import (
     Effort,
@@ -69,9 +70,6 @@ from hybridbench.records.verdict import (
 )
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
-# Share of the planned time before which the live view calls no trend a leak (detection.md,
-# "When a run may stop early").
-_FIRST_LOOK = 0.5
 
 
 def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
@@ -188,7 +186,7 @@ def _trends_so_far(
 ) -> list[MetricResult]:
     """Fit coarser trends; before the first look none of them is a leak."""
     metrics = _trends(facts, _QUICK, boundary, names)
-    if facts.record.span_s[1] < _FIRST_LOOK * planned_s(facts.record):
+    if facts.record.span_s[1] < FIRST_LOOK * planned_s(facts.record):
         return [_not_yet(result) for result in metrics]
     return metrics
 

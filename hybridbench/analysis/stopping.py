@@ -15,7 +15,8 @@ from hybridbench.foundation.units import format_duration
 from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.verdict import Verdict, leak_kind
 
-# Share of the planned time after which a trend counts even without a ``steady`` event.
+# Share of the planned time after which a trend counts even without a ``steady`` event, and before
+# which the live view calls none a leak.
 FIRST_LOOK = 0.5
 
 # The two looks that agree must have different data: they must be at least this far apart, both in

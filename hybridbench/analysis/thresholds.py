@@ -22,6 +22,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.decay import half_width
 from hybridbench.analysis.trend.metric_trend import (
     LEAK_AFTER_STEADY_S,
+    LONGEST_ADVICE,
     Effort,
     judge_trend,
 )
@@ -49,7 +50,6 @@ from hybridbench.records.verdict import DecayResult, MetricResult
 # Requests can pile up without a leak.
 _LOAD = ("running_requests", "waiting_requests", "max_running_requests")
 _HELD = (Unit.BYTES, Unit.COUNT, Unit.SLOTS)
-_LONGEST_ADVICE = 50.0  # times the window
 _LEAST_LONGER = 1.3
 _FEWEST_BLOCKS = 8
 
@@ -318,4 +318,4 @@ def _needed_s(threshold: Threshold, measured: Measured, judged_s: float) -> floa
     if measured.narrows <= 0 or judged_s <= 0 or not math.isfinite(half):
         return None
     times = math.pow(half / max(room, 1e-12), 1.0 / measured.narrows)
-    return judged_s * min(max(times, _LEAST_LONGER), _LONGEST_ADVICE)
+    return judged_s * min(max(times, _LEAST_LONGER), LONGEST_ADVICE)

@@ -20,7 +20,7 @@ from hybridbench.analysis.drivers.rates import rate_per_hour
 from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_driver
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.pools import IdleReading
+from hybridbench.analysis.facts.pools import CHECKPOINTS_NAMED, IdleReading
 from hybridbench.analysis.findings.words import driver_evidence, per_event
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_count
@@ -41,7 +41,6 @@ _FOLLOWS = 0.98  # R2 with a pool's fill, above which the container fills with t
 _FITS = 0.95  # R2 with the events of the named driver
 _KNOWN_WELL = 0.3  # width of an interval; it contains a whole number by chance in 3 of 10 cases
 _FEWEST_ENTRIES = 3.0
-_CHECKPOINTS_NAMED = 5
 
 
 class ContainerGrows(Basis, frozen=True, kw_only=True):
@@ -315,7 +314,7 @@ def _finding(container: _Container, driver: Driver | None) -> Finding:
             first=float(value[0]),
             last=float(value[-1]),
             checkpoints=len(container.idle),
-            at_checkpoints=tuple(at_idle[-_CHECKPOINTS_NAMED:, 1].tolist()),
+            at_checkpoints=tuple(at_idle[-CHECKPOINTS_NAMED:, 1].tolist()),
         ),
         VerdictKind.LEAK,
         f"container: {name}",

@@ -104,7 +104,7 @@ FEW_HANDLES = 3.0
 _STEP_SHARE = 0.25
 
 _MOST_WORKS = 2
-_LONGEST_ADVICE = 50.0  # times the window
+LONGEST_ADVICE = 50.0  # times the window; nobody is told to run longer than that
 
 
 @dataclass(frozen=True)
@@ -517,7 +517,7 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     half = max(rate.upper - rate.value, rate.value - rate.lower)
     # Real growth must exceed the floor; if there is none, it must stay below the bound.
     room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
-    longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
+    longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), LONGEST_ADVICE)
     if terms.settled_rate(found.reason) < rate.lower <= terms.floor:
         # Sure growth below the present floor: after half a day a lower one applies.
         longer = max(longer, _HALF_A_DAY_S)
@@ -566,7 +566,7 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
     present_s = terms.window.duration_s
     sampled = terms.record.series[terms.spec.name].t_s
     if t.size > 1 or sampled.size < 2:
-        longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
+        longer_s = min(present_s * needed / max(t.size, 1), LONGEST_ADVICE * present_s)
     else:
         # One sample does not give a sampling interval; the samples before the window do.
         longer_s = present_s + (needed - t.size) * float(np.median(np.diff(sampled)))
