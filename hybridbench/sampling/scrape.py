@@ -40,15 +40,15 @@ _REDIRECTS_MAX: Final = 3
 _PATIENCE_S: Final = 5.0
 _ACCEPT: Final = "text/plain; version=0.0.4"
 
-# Running and waiting requests, by the names in vLLM (also LMDeploy and Aphrodite), SGLang,
-# llama.cpp and TGI.
+# Running and waiting requests, by the names in vLLM (also LMDeploy, Aphrodite, TensorRT-LLM and Ray
+# Serve), SGLang, llama.cpp, TGI and LightLLM.  Dynamo's frontend counts both as running.
 _RUNNING: Final = re.compile(
-    r"\w+:num_requests_running|sglang:num_running_reqs|llamacpp:requests_processing|"
-    r"tgi_batch_current_size"
+    r"\w+[:_]num_requests_running|sglang:num_running_reqs|llamacpp:requests_processing|"
+    r"(tgi|lightllm)_batch_current_size|dynamo_frontend_inflight_requests"
 )
 _WAITING: Final = re.compile(
-    r"\w+:num_requests_(waiting|swapped)|sglang:num_(\w+_)?queue_reqs|llamacpp:requests_deferred|"
-    r"tgi_queue_size"
+    r"\w+[:_]num_requests_(waiting|swapped)|sglang:num_(\w+_)?queue_reqs|"
+    r"llamacpp:requests_deferred|(tgi|lightllm)_queue_size"
 )
 # Shares of a pool: with several engines use the largest, not the sum.
 _SHARE: Final = re.compile(r"(_perc|_percent|_ratio|_usage|_usage_rate|_utilization|_rate)$")
@@ -61,7 +61,7 @@ _VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
 # vLLM's page has its configuration in labels.
 _CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
-_USED: Final = re.compile(r"(\w+):(?:kv|gpu)_cache_usage_perc")
+_USED: Final = re.compile(r"(\w+):(?:kv|gpu)_cache_usage_perc|(trtllm)_kv_cache_utilization")
 # How often a counter must fall and return in one step: after a restart it does so once at most.
 _RETURNS: Final = 5
 _IN_TURN: Final = "several processes answer {address} in turn, each with counts of its own."
@@ -308,7 +308,7 @@ class _Found:
                 self._split(sample)
         elif kind in ("gauge", "unknown", "untyped"):
             if used := _USED.fullmatch(name):
-                self._shares[used[1], sample.labels.get("engine", "")] = value
+                self._shares[used[1] or used[2], sample.labels.get("engine", "")] = value
             fullest = max(value, self.gauges.get(name, value))
             self._put(self.gauges, name, value, fullest if _SHARE.search(name) else None)
 

@@ -101,7 +101,16 @@ def test_counters_and_gauges_of_vllm_are_read_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "running", "waiting"), [(SGLANG, 6.0, 3.0), (LLAMA, 4.0, 9.0), ("up 1\n", None, None)]
+    ("text", "running", "waiting"),
+    [
+        (SGLANG, 6.0, 3.0),
+        (LLAMA, 4.0, 9.0),
+        ("trtllm_num_requests_running 5\ntrtllm_num_requests_waiting 1\n", 5.0, 1.0),
+        ("ray_vllm_num_requests_running 5\n", 5.0, None),
+        ("lightllm_batch_current_size 2\nlightllm_num_running_reqs 2\n", 2.0, None),
+        ("dynamo_frontend_inflight_requests 8\ndynamo_frontend_queued_requests 3\n", 8.0, None),
+        ("up 1\n", None, None),
+    ],
 )
 def test_gauges_of_requests_are_known_by_the_names_of_their_engines(
     text: str, running: float | None, waiting: float | None
@@ -224,6 +233,7 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="31"} 1
         (_VLLM_ENGINES, {"kv_blocks": 18.0}),
         # How many blocks there are is not said.
         (VLLM, {"kv_cache": 750_000}),
+        ("trtllm_kv_cache_utilization 0.25\n", {"kv_cache": 250_000}),
         (_SGLANG_POOLS.replace("{sessions}", "0").replace("{held}", "0"), {"kv": 120, "mamba": 5}),
         # Tokens that open sessions hold do not count; for states the page does not report them.
         (_SGLANG_POOLS.replace("{sessions}", "2").replace("{held}", "110"), {"kv": 10}),
