@@ -27,6 +27,12 @@ _OF_DUMP = re.compile(r'^\{__name__="([^"]+)"(?:, )?([^}]*)\}')
 # The longest step between times; shorter than 4096 where the lines may be byte counts, whose steps
 # are multiples of that.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
+# A time that a loop prints in a frame: === 2026-11-03 10:00:00 ===, ## time 10:00:00, [10:00:00].
+_FRAMED = re.compile(
+    r"(?:[=#>~*]+|[+-]{2,})\s*(?:(?:time(?:stamp)?|date)\b[:=]?\s*)?(?P<ruled>.*?)\s*[=#*<~+-]*|"
+    r"\[(?P<bracketed>[^][\",]+)\]|(?P<first>[\dA-Z].*):",
+    re.I,
+)
 _TOP = re.compile(r"(?:top - )?(\d\d:\d\d:\d\d) up ")
 _OF_TOP = re.compile(r"(([KMG]iB )?%?[^\W\d]\S*(\(s\))? ?):.*[,%]|%?Cpu\d+ ")
 _END_OF_OBJECT = re.compile(r"((?=[{}\]]|\[\{).*[}\]])([^{}\[\]]+)$")
@@ -152,6 +158,11 @@ def _untitled(line: str) -> str:
         return line[5:].replace(" ", ": ", 1)
     if line.startswith("|") and line.endswith("|"):
         return line[1:-1].strip()
+    framed = _FRAMED.fullmatch(line.strip())
+    if framed is not None:
+        time = framed["ruled"] or framed["bracketed"] or framed["first"] or ""
+        if is_moment(time):
+            return time
     line = _OF_DUMP.sub(r"\1{\2}", line)
     match = _OF_PSQL.match(line) if line.endswith("s)") else None
     return line if match is None else match[1]

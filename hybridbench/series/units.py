@@ -249,7 +249,7 @@ _REQUESTS = r"(requests?|reqs?|seqs?|sequences?)"
 _IN_FLIGHT = r"(running|waiting|queued?|swapped|pending|active|in_?flight|concurrent)"
 _LOAD = re.compile(
     rf"(^|[:_. ])({_REQUESTS}[_ ]{_IN_FLIGHT}|{_IN_FLIGHT}[_ ]{_REQUESTS}([_ ]count)?|in_?flight|"
-    r"tgi_(queue|batch_current)_size)$",
+    r"(tgi|lightllm)_(queue|batch_current)_size)$",
     re.I,
 )
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%./-].*)$", re.I)
