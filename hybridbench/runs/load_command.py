@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,12 +11,10 @@ from typing import Final
 
 from hybridbench.foundation.clock import Clock
 from hybridbench.foundation.errors import UsageError
-from hybridbench.targets.own_process import await_end, await_killed
+from hybridbench.targets.own_process import await_end, await_killed, end_with_parent
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 # Only an error sooner than this counts as a failure; after this many failures in a row, give up.
 _SOON_S: Final = 10.0
 _FAILURES_MAX: Final = 3
@@ -70,7 +67,7 @@ class LoadCommand:
                     stderr=output,
                     env=self._environment,
                     start_new_session=True,
-                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call
+                    preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call
                 )
         except OSError as error:
             raise UsageError(
@@ -133,7 +130,3 @@ def _to_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return
-
-
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import signal
 import subprocess
@@ -15,13 +14,11 @@ from typing import IO, Final, Self, TextIO
 
 from hybridbench.foundation.safe_output import say
 from hybridbench.sampling.runnable_time import RunnableTime
-from hybridbench.targets.own_process import await_end, await_killed, own_command
+from hybridbench.targets.own_process import await_end, await_killed, end_with_parent, own_command
 
 # For processes that only judge or report, so that the engine and its clients get the other cores.
 ONE_THREAD: Final[Mapping[str, str]] = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 _LAST_LINES: Final = 3
 _POLL_S: Final = 0.2
 # Time for a process to end after SIGTERM: a soak drains its engine, judges and reports.
@@ -101,7 +98,7 @@ class BackgroundProcess:
             errors="replace",
             pass_fds=pass_fds,
             start_new_session=True,
-            preexec_fn=_end_with_parent if ends_with_parent else None,  # noqa: PLW1509 - two system calls
+            preexec_fn=end_with_parent if ends_with_parent else None,  # noqa: PLW1509 - one system call
         )
         self._could_run = RunnableTime(self._process.pid)
 
@@ -180,7 +177,3 @@ class BackgroundProcess:
                 if line.strip():
                     last.append(line.strip())
         return " | ".join(last)
-
-
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

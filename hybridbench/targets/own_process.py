@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +31,8 @@ NO_USER_SETTINGS = "HYBRIDBENCH_NO_SETTINGS"
 # Imports of the bundled engine that hybridbench-core does not install.
 ENGINE_PACKAGES: Final = ("torch", "safetensors")
 
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
 _POLL_S: Final = 0.02
 _KILL_PATIENCE_S: Final = 10.0
 _KILL_MOST_S: Final = 60.0
@@ -100,6 +104,11 @@ def with_environment(settings: Mapping[str, str], command: Sequence[str]) -> lis
     """
     env = shutil.which("env") or "/usr/bin/env"
     return [env, *(f"{name}={value}" for name, value in settings.items()), *command]
+
+
+def end_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when its parent ends: for a child, before exec."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def await_end(
