@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from hybridbench import probe
 from hybridbench.foundation.foreign import GIB, MIB
@@ -89,10 +90,9 @@ class IdleAnswer(msgspec.Struct, frozen=True):
     pause_s: float
 
 
-class CensusState(msgspec.Struct, frozen=True):
-    """All counts of one heap scan, for comparison with the next one."""
+class Counts(msgspec.Struct, frozen=True):
+    """The counts of a heap scan by name, as in the event ``Census``."""
 
-    index: int = 0
     types: dict[str, int] = {}
     entries: dict[str, int] = {}
     containers: dict[str, int] = {}
@@ -100,15 +100,29 @@ class CensusState(msgspec.Struct, frozen=True):
     limits: dict[str, int] = {}
     holds: dict[str, str] = {}
 
+    def since(self, before: Counts) -> Counts:
+        """Return only what changed, with 0 for a name that is gone (``""`` in ``holds``)."""
+        return Counts(
+            types=_changes(before.types, self.types, 0),
+            entries=_changes(before.entries, self.entries, 0),
+            containers=_changes(before.containers, self.containers, 0),
+            bounds=_changes(before.bounds, self.bounds, 0),
+            limits=_changes(before.limits, self.limits, 0),
+            holds=_changes(before.holds, self.holds, ""),
+        )
 
-class HeapCensus(msgspec.Struct, frozen=True):
-    """One heap scan; the fields are those of the event ``Census``.
 
-    ``types`` to ``holds`` contain only changes since the known state, with 0 for a name that is
-    gone (``""`` in ``holds``); without a known state they are complete.  ``state`` is always
-    complete.
+class CensusState(Counts, frozen=True, kw_only=True):
+    """All counts of one heap scan, for comparison with the next one."""
+
+    index: int = 0
+
+
+class HeapCensus(Counts, frozen=True, kw_only=True):
+    """One heap scan: the counts that changed since the known state; without one, all of them.
 
     Attributes:
+        state: all counts.
         way: "fork", or "slices" in the process itself.  For slices, ``types`` is empty, containers
             of more than 4,096 entries are not examined, and totals are approximate.
         tracked: objects that the collector tracks; None for slices.
@@ -118,12 +132,6 @@ class HeapCensus(msgspec.Struct, frozen=True):
 
     index: int
     whole: bool
-    types: dict[str, int]
-    entries: dict[str, int]
-    containers: dict[str, int]
-    bounds: dict[str, int]
-    limits: dict[str, int]
-    holds: dict[str, str]
     pause_s: float
     longest_pause_s: float
     cpu_s: float
@@ -140,7 +148,7 @@ class _Stacks(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """One line of any kind of answer."""
+    """One line of any kind of answer, without its counts."""
 
     failed: str = ""
     pause_s: float = 0.0
@@ -149,12 +157,6 @@ class _Line(msgspec.Struct):
     way: str = ""
     tracked: int | None = None
     frozen: int = 0
-    types: dict[str, int] = {}
-    entries: dict[str, int] = {}
-    containers: dict[str, int] = {}
-    bounds: dict[str, int] = {}
-    limits: dict[str, int] = {}
-    holds: dict[str, str] = {}
 
 
 class Budget:
@@ -322,41 +324,27 @@ class ProbeClient:
         if cost.way != way:
             # The copy answered, but the process ended before it could report the cost.
             raise ProbeGoneError(f"process {pid} has ended.")
-        counts = _decoded(lines[0], _Line)
+        scan, counts = _decoded(lines[0], _Line), _decoded(lines[0], Counts)
         # The second line from a copy has the copy's own cost.
         cpu_s = cost.cpu_s + sum(_decoded(line, _Line).cpu_s for line in lines[1:-1])
         if at_rest:
             account.charge(0.0, cpu_s)
         else:
             account.charge(cost.pause_s, cpu_s, cost.longest_pause_s)
-        if counts.tracked is not None:
-            self._tracked[pid] = counts.tracked
-        state = CensusState(
-            index=0 if known is None else known.index + 1,
-            types=counts.types,
-            entries=counts.entries,
-            containers=counts.containers,
-            bounds=counts.bounds,
-            limits=counts.limits,
-            holds=counts.holds,
-        )
-        before = CensusState() if known is None else known
+        if scan.tracked is not None:
+            self._tracked[pid] = scan.tracked
+        index = 0 if known is None else known.index + 1
         return HeapCensus(
-            index=state.index,
+            **asdict(counts.since(known or Counts())),
+            index=index,
             whole=whole and way == "fork",
-            types=_changes(before.types, state.types, 0),
-            entries=_changes(before.entries, state.entries, 0),
-            containers=_changes(before.containers, state.containers, 0),
-            bounds=_changes(before.bounds, state.bounds, 0),
-            limits=_changes(before.limits, state.limits, 0),
-            holds=_changes(before.holds, state.holds, ""),
             pause_s=cost.pause_s,
             longest_pause_s=cost.longest_pause_s,
             cpu_s=cpu_s,
             way=way,
-            tracked=counts.tracked,
-            frozen=counts.frozen,
-            state=state,
+            tracked=scan.tracked,
+            frozen=scan.frozen,
+            state=CensusState(**asdict(counts), index=index),
         )
 
     def idle_look(self, pid: int) -> IdleAnswer:
