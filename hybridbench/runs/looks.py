@@ -6,7 +6,6 @@ sample.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -104,8 +103,8 @@ class Looks:
         """Whether any round is unanswered."""
         return bool(self._open)
 
-    def ask_census(self, idle_in_s: float = math.inf) -> Look:
-        """Scan every process that can afford this scan and another at the next idle point."""
+    def ask_census(self, idle_in_s: float) -> Look:
+        """Scan every process that can afford this scan and another when idle, in ``idle_in_s``."""
 
         def round_() -> list[tuple[float, Event]]:
             able = [p for p in self._processes() if self.probes.budget(p.pid).spares(idle_in_s)]

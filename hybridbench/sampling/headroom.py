@@ -120,9 +120,7 @@ def used_bytes(folder: Path) -> int | None:
     return used
 
 
-def memory_folders(
-    proc: Path = _PROC, root: Path = _CGROUP_ROOT, process: str = "self"
-) -> list[Path]:
+def memory_folders(proc: Path, root: Path, process: str = "self") -> list[Path]:
     """Return possible folders of a process's memory cgroup: version 2 first, nearest first."""
     folders = []
     for line in _lines(proc / process / "cgroup"):

@@ -153,7 +153,7 @@ def read_children(pid: int, proc: Path = _PROC) -> tuple[int, int]:
     return len(states) - ended, ended
 
 
-def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
+def read_cpu_wait_s(pid: int, proc: Path) -> float | None:
     """Return the seconds that ``pid``'s main thread has waited in a run queue; None if unknown."""
     words = _text_or_nothing(proc / str(pid) / "schedstat").split()
     if len(words) < 2 or not words[1].isdigit():

@@ -334,7 +334,7 @@ class _Membership:
         )
 
 
-def _all_processes(proc: Path, saw_end: SawEnd | None = None) -> dict[int, TreeProcess]:
+def _all_processes(proc: Path, saw_end: SawEnd) -> dict[int, TreeProcess]:
     pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
     found = (_process(pid, proc, saw_end) for pid in pids)
     return {process.pid: process for process in found if process is not None}

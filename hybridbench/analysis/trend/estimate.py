@@ -245,7 +245,7 @@ def _constant(blocks: Blocks) -> Estimate:
 
 
 def _from_models(
-    samples: Samples, blocks: Blocks, opts: Options, sawtooth: Sawtooth | None = None
+    samples: Samples, blocks: Blocks, opts: Options, sawtooth: Sawtooth | None
 ) -> Estimate:
     """Fit every plausible shape and combine them.
 

@@ -109,7 +109,7 @@ class Limits:
         return self.of_class(keys, values)
 
     def of_class(
-        self, classes: Iterable[tuple[str, str]], values: Iterable[tuple[object, object]] = ()
+        self, classes: Iterable[tuple[str, str]], values: Iterable[tuple[object, object]]
     ) -> int | None:
         """The limit of a container of one of ``classes``, given by module and name."""
         limit = 0

@@ -284,7 +284,7 @@ class Places:
         attribute: object,
         value: object,
         kind: type | None,
-        limit: int | None = None,
+        limit: int | None,
     ) -> None:
         base = self.kinds.of(type(value))
         if base is None or id(value) in self.seen:
