@@ -13,7 +13,7 @@ from typing import Final
 
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.findings.words import times
-from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
+from hybridbench.analysis.record import observed_drivers
 from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.foundation.metrics import HANDLES, MEMORY
 from hybridbench.foundation.units import format_duration
@@ -28,21 +28,16 @@ from hybridbench.records.events import (
 from hybridbench.records.load import CrashSearch
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
+from hybridbench.runs.idle_sign import SIGN_EVERY_S, IdleSign
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import IdlePoint, Look, Looks
 from hybridbench.runs.loop import RunLoop, WorkerLostError
-from hybridbench.sampling.process import read_cpu_s
 from hybridbench.sampling.scrape import Scrape, Scraper
 from hybridbench.targets.readiness import Asked, post
 from hybridbench.targets.target import Capability, Control
 
-# The target counts as idle after this long without activity; if it has no gauge, activity means
-# that its processes use more than this share of a CPU.
+# The target counts as idle after this long without activity.
 _IDLE_FOR_S: Final = 2.0
-_IDLE_CPU_SHARE: Final = 0.05
-_SIGN_EVERY_S: Final = 0.5
-# A tool that is stopped in the middle of a request leaves the server waiting for the rest.
-_STUCK_S: Final = 5.0
 _BREATH_S: Final = 0.5
 # A server whose processes are inactive for this long will not finish any request.
 _LEFT_FOR_S: Final = 5.0
@@ -63,75 +58,6 @@ _ENDED_PATIENCE_S: Final = 15.0
 _LAST_REPORT_S: Final = 1.5
 _KINDS_NAMED: Final = 6
 _STACKS_PATIENCE_S: Final = 15.0
-
-
-@dataclass
-class IdleSign:
-    """Whether the target is idle, from its gauges if it has any, otherwise from its activity.
-
-    Pages requested before ``forget`` are ignored: on a busy machine they may be seconds old, with
-    requests served since.
-    """
-
-    scraper: Scraper | None
-    since_s: float | None = None  # monotonic time since which no activity was seen
-    _until_s: float = 0.0  # the last time that this was confirmed
-    _forgot_s: float = -math.inf
-    _next_s: float = 0.0
-    _cpu_s: float | None = None
-    _cpu_at_s: float = 0.0
-    _work: Mapping[str, float] = field(default_factory=dict)
-    _worked_s: float = 0.0
-
-    def look(self, now_s: float, pids: Sequence[int]) -> None:
-        """Check again if a check is due."""
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + _SIGN_EVERY_S
-        scrape = None if self.scraper is None else self.scraper.latest()
-        if scrape is None or scrape.running is None:
-            busy, seen_s = self._takes_cpu(now_s, pids), now_s
-        elif scrape.asked_s < self._forgot_s:
-            return
-        else:
-            busy, seen_s = scrape.running + (scrape.waiting or 0.0) > 0, scrape.asked_s
-            self._watch_work(scrape, now_s)
-        if busy:
-            self.since_s = None
-            return
-        self.since_s = now_s if self.since_s is None else self.since_s
-        self._until_s = seen_s
-
-    def forget(self, now_s: float) -> None:
-        """Discard earlier observations."""
-        self.since_s = None
-        self._forgot_s = self._worked_s = now_s
-
-    def idle_for_s(self) -> float:
-        """Return the seconds without activity."""
-        return 0.0 if self.since_s is None else max(0.0, self._until_s - self.since_s)
-
-    def stuck(self, now_s: float) -> bool:
-        """Whether something is running but no work counter has moved for some time."""
-        return self.since_s is None and now_s - self._worked_s > _STUCK_S
-
-    def _watch_work(self, scrape: Scrape, now_s: float) -> None:
-        own = {
-            name: value
-            for name, value in scrape.counters.items()
-            if not name.removeprefix(SCRAPED).startswith(OF_EXPORTER)
-        }
-        if own != self._work:
-            self._work, self._worked_s = own, now_s
-
-    def _takes_cpu(self, now_s: float, pids: Sequence[int]) -> bool:
-        self._worked_s = now_s
-        spent = sum(cpu_s for pid in pids if (cpu_s := read_cpu_s(pid)) is not None)
-        before, self._cpu_s = self._cpu_s, spent
-        elapsed_s, self._cpu_at_s = now_s - self._cpu_at_s, now_s
-        if before is None or elapsed_s <= 0:
-            return True
-        return (spent - before) / elapsed_s > _IDLE_CPU_SHARE
 
 
 @dataclass(kw_only=True)
@@ -498,7 +424,7 @@ class WatchLoop(RunLoop):
             client.tend()
 
     def _next_s(self) -> Sequence[float]:
-        return (*super()._next_s(), self.now_s + _SIGN_EVERY_S)
+        return (*super()._next_s(), self.now_s + SIGN_EVERY_S)
 
     def _look(self, looks: Looks, now_s: float) -> None:
         if self.heap_scans_wanted and now_s >= self._next_census_s and not looks.busy:

@@ -27,7 +27,7 @@ from hybridbench.records.events import (
     WorkloadFailed,
 )
 from hybridbench.records.processes import ProcessSample
-from hybridbench.runs import watch_loop
+from hybridbench.runs import idle_sign
 from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
@@ -575,7 +575,7 @@ def test_a_server_whose_page_has_not_answered_for_two_minutes_hangs_unless_it_co
 ) -> None:
     run = watched()
     monkeypatch.setattr(
-        watch_loop, "read_cpu_s", lambda _: run.clock.monotonic_s() if computes else 7.0
+        idle_sign, "read_cpu_s", lambda _: run.clock.monotonic_s() if computes else 7.0
     )
     run.loop.alone = alone
     run.loop.resume()
