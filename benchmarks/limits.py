@@ -22,7 +22,7 @@ from msgspec import structs
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.analysis.trend.metric_trend import settles_by
+from hybridbench.analysis.trend.terms import settles_by
 from hybridbench.foundation.errors import ExitCode, HybridbenchError
 from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.events import Phase

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.findings.words import headline, headline_room, times
-from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.reasons import NoSteadyState
+from hybridbench.analysis.trend.terms import LEAK_AFTER_STEADY_S
 from hybridbench.foundation.metrics import label_of
 from hybridbench.foundation.units import format_byte_rate, format_duration
 from hybridbench.records.finding import Finding, Recorded, VerdictKind

@@ -14,12 +14,6 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.trend.metric_trend import (
-    FEW_HANDLES,
-    LEAK_AFTER_STEADY_S,
-    handles_bound,
-    settles_by,
-)
 from hybridbench.analysis.trend.reasons import (
     BoundedTogether,
     Growing,
@@ -32,6 +26,12 @@ from hybridbench.analysis.trend.reasons import (
     TooShort,
     YoungRun,
     bound_of,
+)
+from hybridbench.analysis.trend.terms import (
+    FEW_HANDLES,
+    LEAK_AFTER_STEADY_S,
+    handles_bound,
+    settles_by,
 )
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import Unit, spec_of

@@ -20,12 +20,8 @@ from hybridbench.analysis.findings.thresholds import ThresholdNotMet, threshold_
 from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.decay import half_width
-from hybridbench.analysis.trend.metric_trend import (
-    LEAK_AFTER_STEADY_S,
-    LONGEST_ADVICE,
-    Effort,
-    judge_trend,
-)
+from hybridbench.analysis.trend.metric_trend import LONGEST_ADVICE, Effort, judge_trend
+from hybridbench.analysis.trend.terms import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.foundation.metrics import Kind, Unit
 from hybridbench.foundation.thresholds import (

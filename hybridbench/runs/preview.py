@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
+from hybridbench.analysis.trend.terms import LEAK_AFTER_STEADY_S
 from hybridbench.foundation.clock import SystemClock
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, WorkerFailedError
 from hybridbench.foundation.metrics import METRICS, Check

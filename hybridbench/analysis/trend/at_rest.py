@@ -13,8 +13,8 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.analysis.trend.metric_trend import handles_bound
 from hybridbench.analysis.trend.reasons import Bounded
+from hybridbench.analysis.trend.terms import handles_bound
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import HANDLES
 from hybridbench.records.events import IdleLook

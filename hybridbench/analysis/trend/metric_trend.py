@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from hybridbench.analysis.distributions import holm
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
-from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S, Window
+from hybridbench.analysis.facts.limits import next_limit_s, run_length_s
+from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
@@ -42,17 +42,18 @@ from hybridbench.analysis.trend.reasons import (
 )
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import SLOWEST
+from hybridbench.analysis.trend.terms import (
+    HALF_A_DAY_S,
+    PAGE_BYTES,
+    Terms,
+    shortest_for_leak_s,
+)
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
     AT_REST,
     CLIENT_CONNECTIONS,
     COLLECTIBLE,
-    DEVICE_MEMORY,
-    GRAPH_MEMORY,
-    MEMORY,
     OPEN_FILES,
-    PINNED_MEMORY,
-    SHM_FILES,
     Check,
     MetricSpec,
     Unit,
@@ -60,7 +61,6 @@ from hybridbench.foundation.metrics import (
 )
 from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.finding import Rate
-from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Reason
 
 # Reasons of an estimate that explain by themselves why growth is not a leak.
@@ -68,37 +68,9 @@ _OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, OneCyc
 
 MIN_PROBES = 30  # heap scans needed before the trend of collectible memory may be judged
 
-# After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
-# cannot show that it is a leak.
-LEAK_AFTER_STEADY_S = 240.0
 # From here on the window is long compared with any warm-up's tail, so slow shapes are left to the
 # pace check.
 _SLOWEST_AFTER_STEADY = 0.5
-
-# Growth by which an allocator may still settle in a window of minutes (detection.md, "Limits of
-# short runs"); beyond 45 minutes it decreases with the square of the time, and the metric's own
-# floor applies.
-_SETTLES_BYTES = 8 * 2.0**20
-_SETTLES_SHARE = 0.01
-# The shares of it used without profile limits, for any shape and for a plain line: no healthy run
-# on that page reached half of it.
-_SETTLES_UNMEASURED, _SETTLES_ALONG_A_LINE = 0.5, 0.25
-
-# After half a day, small processes are judged by relative growth per day, however few bytes it is.
-_HALF_A_DAY_S = 12 * 3600.0
-_DAILY_SHARE = 0.02
-
-# From here on no healthy process settles any more, and significant growth of half the floor is
-# worth a longer run.
-_SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
-_SETTLED_SHARE = 0.5
-
-# Share of the level: the smallest bound for CLEAN if the profile sets no limit.
-_MARGIN_SHARE = 0.005
-_PAGE_BYTES = 4096.0
-# Handles have a bound of three per hour, and fewer than three in a whole window are neither a leak
-# nor a doubt.
-FEW_HANDLES = 3.0
 
 # Minimum share of a rise in steps that must come in each half of the window.
 _STEP_SHARE = 0.25
@@ -113,27 +85,6 @@ class Effort:
 
     max_blocks: int = 80
     max_steps: int = 3
-
-
-def shortest_for_leak_s(window: Window) -> float:
-    """Return the length from which a window that begins like this one can show a leak."""
-    if window.steady:
-        return LEAK_AFTER_STEADY_S
-    if window.fill is None or window.fill.is_shown:
-        return LEAK_WITHOUT_STEADY_S
-    shown_s = max(window.fill.shown_s, window.fill.end_s + LEAK_AFTER_STEADY_S)
-    return min(LEAK_WITHOUT_STEADY_S, shown_s - window.start_s)
-
-
-def settles_by(base_bytes: float, duration_s: float) -> float:
-    """Return the bytes by which a healthy allocator may still grow in a window after warm-up."""
-    fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
-    return fade * max(_SETTLES_BYTES, _SETTLES_SHARE * abs(base_bytes))
-
-
-def handles_bound(judged_s: float) -> float:
-    """Return the handles per hour below which growth over ``judged_s`` is CLEAN without a limit."""
-    return max(1.0, 3600.0 / max(judged_s, 1.0)) * FEW_HANDLES
 
 
 def gated_metrics(record: RunRecord) -> list[MetricSpec]:
@@ -168,7 +119,7 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
     t, value = judged_samples(facts.window, facts.record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
-    terms = _Terms(facts.record, spec, facts.window, base, _rises(sign * value))
+    terms = Terms(facts.record, spec, facts.window, base, _rises(sign * value))
     if spec.name == COLLECTIBLE:
         floors = floors_after_collections(facts.record, facts.window, t, value)
         if floors is not None:
@@ -181,7 +132,7 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
     load = _load(facts, spec, t)
     found = estimate(
         Samples(t, sign * value, [facts.counters.at(name, t) for name in works], load),
-        terms.options(effort),
+        _options(terms, effort),
     )
     return _result(terms, found, sign, _requests(facts, found))
 
@@ -195,190 +146,17 @@ def _rises(value: FloatArray) -> tuple[float, float]:
     return middle - start, end - middle
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """The thresholds of a metric in this run, per hour unless noted."""
-
-    record: RunRecord
-    spec: MetricSpec
-    window: Window
-    base: float
-    rises: tuple[float, float] = (0.0, 0.0)  # in the first and the second half; positive is worse
-
-    @property
-    def floor(self) -> float:
-        return self.floor_after(self.window.duration_s)
-
-    def floor_after(self, duration_s: float) -> float:
-        """Return the growth per hour that matters in a window of ``duration_s``.
-
-        From half a day on, growth relative to the size of a small process counts.
-        """
-        share = self.spec.floor_share_per_hour * abs(self.base)
-        floor = self.spec.floor_per_hour
-        half_a_day = duration_s >= _HALF_A_DAY_S and self.spec.unit is Unit.BYTES
-        if half_a_day and not self.has_limits:
-            floor = min(floor, max(_DAILY_SHARE / 24.0 * abs(self.base), _PAGE_BYTES))
-        return max(floor, share)
-
-    @property
-    def least_growth(self) -> float:
-        """Growth over the window that must be exceeded to call a leak."""
-        return self._least(_SETTLES_UNMEASURED)
-
-    @property
-    def line_growth(self) -> float:
-        """The same for growth along a plain line, which settling never follows."""
-        return self._least(_SETTLES_ALONG_A_LINE)
-
-    def _least(self, unmeasured: float) -> float:
-        settles = 0.0
-        if self.spec.unit is Unit.BYTES:
-            settles = settles_by(self.base, self.window.duration_s)
-            settles *= 1.0 if self.has_limits else unmeasured
-        elif self.spec.handles:
-            settles = FEW_HANDLES
-        return max(self.floor * self.window.duration_s / 3600.0, settles)
-
-    def settled_rate(self, reason: str) -> float:
-        """Return the rate above which significant growth is never CLEAN.
-
-        ``reason`` is why it is not a leak.  A line without a warm-up does not settle.  After
-        ``steady`` the profile's limit says how much may still settle within the hour.
-        """
-        unexplained = reason == TooShort.code and not self.window.steady
-        settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
-        if self.spec.unit is Unit.BYTES and self.window.duration_s >= settled_s:
-            return self.doubtful_share * self.floor
-        settles = self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
-        return min(settles, self.excused)
-
-    @property
-    def doubtful_share(self) -> float:
-        """Share of the floor above which significant growth is neither a leak nor CLEAN.
-
-        A user's threshold settles the question for all growth below it.
-        """
-        return 1.0 if self.bound_by == "threshold" else _SETTLED_SHARE
-
-    def never_decides(self, rate: Rate) -> bool:
-        """Whether growth at ``rate`` would stay undecided in a window of any length."""
-        floor = self.floor_after(np.inf)
-        in_bytes = self.spec.unit is Unit.BYTES
-        return in_bytes and self.doubtful_share * floor < rate.lower and rate.upper <= floor
-
-    @property
-    def limit(self) -> float | None:
-        """The profile's limit for this metric; collectible bytes are part of process memory."""
-        if self.record.gates is not None:
-            return self.record.gates[self.spec.name].limit_per_hour
-        limits = growth_limits(self.record) or {}
-        memory = None if self.spec.handles else limits.get(MEMORY)
-        return limits.get(self.spec.name, memory)
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether a limit defines how much a healthy run may settle, even if only in longer runs.
-
-        A profile's limits were measured with the bundled engine, not with a server.
-        """
-        scheduled = self.record.manifest.profile.limits is not None
-        return not self._is_server and (scheduled or self.limit is not None)
-
-    @property
-    def _is_server(self) -> bool:
-        return self.record.manifest.target.kind == OBSERVED
-
-    @property
-    def excused(self) -> float:
-        """Growth per hour beyond which a limit does not help, if the growth is sure: a limit does
-        not say how fast a server settles.
-        """
-        return self._margin if self._is_server else np.inf
-
-    @property
-    def unlimited(self) -> bool:
-        """Whether the metric is undecided because the profile has no limit in so short a run."""
-        gated_by_profile = self.spec.name in (
-            MEMORY,
-            DEVICE_MEMORY,
-            GRAPH_MEMORY,
-            PINNED_MEMORY,
-            COLLECTIBLE,
-        )
-        return gated_by_profile and self.limit is None and self.has_limits
-
-    @property
-    def bound(self) -> float:
-        """The growth per hour that the upper bound must stay below to be CLEAN."""
-        if self.limit is not None:
-            return max(self.limit, self._margin) if self._is_server else self.limit
-        if self.spec.handles:
-            return handles_bound(self.window.duration_s)
-        return self._margin
-
-    @property
-    def _margin(self) -> float:
-        """The bound without a limit."""
-        in_bytes = self.spec.unit is Unit.BYTES
-        margin = max(self.spec.margin_per_hour if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
-        return max(margin, 2.0 * self.floor)
-
-    @property
-    def bound_by(self) -> Literal["threshold", "profile", "margin"]:
-        """Return the source of ``bound``."""
-        if self.limit is None:
-            return "margin"
-        return "profile" if self.record.gates is None else "threshold"
-
-    def result(
-        self,
-        outcome: str,
-        reason: Reason,
-        model: str,
-        rate: Rate | None = None,
-        needed_s: float | None = None,
-    ) -> MetricResult:
-        """Return a result over the whole window, without a fitted line."""
-        return MetricResult(
-            metric=self.spec.name,
-            outcome=outcome,
-            window_s=(self.window.start_s, self.window.end_s),
-            rate_per_hour=rate,
-            rate_per_request=None,
-            floor_per_hour=self.floor,
-            limit_per_hour=self.limit,
-            model=model,
-            needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
-            why=reason.why(),
-        )
-
-    @property
-    def may_warm_up(self) -> bool:
-        """Whether a warm-up may cause growth; it leaves no more and more zombies behind.
-
-        No steady event says that other programs have stopped making files in /dev/shm.
-        """
-        if self.spec.name == SHM_FILES:
-            return True
-        return not self.window.steady and self.spec.name != "zombies"
-
-    @property
-    def may_call_leak(self) -> bool:
-        shortest = LEAK_WITHOUT_STEADY_S if self.may_warm_up else LEAK_AFTER_STEADY_S
-        return self.window.duration_s >= shortest
-
-    def options(self, effort: Effort) -> Options:
-        fast_only = self.window.steady and self.may_call_leak
-        return Options(
-            floor=self.least_growth,
-            line_floor=self.line_growth,
-            quantile=COUNT_QUANTILE if self.spec.handles else BYTES_QUANTILE,
-            slowest=_SLOWEST_AFTER_STEADY if fast_only else SLOWEST,
-            collected=self.record.gates is not None and self.record.gates[self.spec.name].collected,
-            max_blocks=effort.max_blocks,
-            max_steps=effort.max_steps,
-        )
+def _options(terms: Terms, effort: Effort) -> Options:
+    fast_only = terms.window.steady and terms.may_call_leak
+    return Options(
+        floor=terms.least_growth,
+        line_floor=terms.line_growth,
+        quantile=COUNT_QUANTILE if terms.spec.handles else BYTES_QUANTILE,
+        slowest=_SLOWEST_AFTER_STEADY if fast_only else SLOWEST,
+        collected=terms.record.gates is not None and terms.record.gates[terms.spec.name].collected,
+        max_blocks=effort.max_blocks,
+        max_steps=effort.max_steps,
+    )
 
 
 def _load(facts: Facts, spec: MetricSpec, t: FloatArray) -> FloatArray | None:
@@ -405,11 +183,11 @@ def _requests(facts: Facts, found: Estimate) -> float:
     return float(at[1] - at[0])
 
 
-def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> MetricResult:
+def _result(terms: Terms, found: Estimate, sign: float, requests: float) -> MetricResult:
     hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
     unit = terms.spec.unit.value
     # Memory is measured in pages: a constant series may have changed by less than one.
-    page = _PAGE_BYTES if terms.spec.unit is Unit.BYTES else 0.0
+    page = PAGE_BYTES if terms.spec.unit is Unit.BYTES else 0.0
     lower, upper = min(found.lower, found.growth - page), max(found.upper, found.growth + page)
     rate = Rate(found.growth / hours, lower / hours, upper / hours, unit, "h")
     per_request = None
@@ -422,7 +200,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         terms = replace(terms, window=replace(terms.window, steady=False, fill=None))
     outcome, reason = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
-    result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))
+    result = _unfitted(terms, outcome, reason, found.model, rate, _needed_s(terms, found, rate))
     return msgspec.structs.replace(
         result,
         window_s=(found.blocks.start_s, found.blocks.end_s),
@@ -435,7 +213,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
     )
 
 
-def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
+def _decide(terms: Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     unit, upper = terms.spec.unit.value, rate.upper
     if found.leak and terms.may_call_leak:
         # The rate over the judged blocks, which may cover only the later half of the window.
@@ -457,7 +235,7 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     return "CLEAN", Bounded(upper=upper, bound=terms.bound, source=terms.bound_by, unit=unit)
 
 
-def _steps_may_go_on(terms: _Terms, found: Estimate) -> bool:
+def _steps_may_go_on(terms: Terms, found: Estimate) -> bool:
     """Whether the metric rose in steps, in both halves, by more than a healthy process settles by.
 
     Always False if a profile limits how much a healthy run may grow.
@@ -469,7 +247,7 @@ def _steps_may_go_on(terms: _Terms, found: Estimate) -> bool:
     return in_steps and min(terms.rises) >= _STEP_SHARE * risen
 
 
-def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
+def _growing(terms: Terms, found: Estimate, rate: Rate) -> Reason:
     if terms.never_decides(rate):
         return BelowFloor(
             value=rate.value,
@@ -494,7 +272,7 @@ def _fills(found: Estimate) -> bool:
     return found.fade is None or found.fade[0] > max(found.fade[1], 0.0)
 
 
-def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
+def _undecided(terms: Terms, found: Estimate, rate: Rate) -> Open:
     unit = terms.spec.unit.value
     if _fills(found) and found.fade is not None:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
@@ -505,7 +283,7 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
     return TooShort(upper=rate.upper, bound=terms.bound, unit=unit)
 
 
-def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
+def _needed_s(terms: Terms, found: Estimate, rate: Rate) -> float | None:
     """Return the window length that would decide: the interval narrows with time to the power 3/2.
 
     None if no length would: flat memory under a profile without a limit, or significant growth that
@@ -520,7 +298,7 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), LONGEST_ADVICE)
     if terms.settled_rate(found.reason) < rate.lower <= terms.floor:
         # Sure growth below the present floor: after half a day a lower one applies.
-        longer = max(longer, _HALF_A_DAY_S)
+        longer = max(longer, HALF_A_DAY_S)
     if terms.window.fill is None and _steps_may_go_on(terms, found):
         longer = max(longer, 2.0 * present)  # then the second half shows whether more steps come
     shortest = shortest_for_leak_s(terms.window)
@@ -535,7 +313,7 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     return float(max(longer, shortest) if found.leak else longer)
 
 
-def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
+def _by_floors(terms: Terms, floors: Floors) -> MetricResult:
     """Judge collectible garbage by its levels after full collections."""
     unit, seconds = terms.spec.unit.value, terms.window.duration_s
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
@@ -553,7 +331,7 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     model = f"floors after {len(floors)} full collections"
     line = tuple(floors.value.tolist())
     return msgspec.structs.replace(
-        terms.result(outcome, reason, model, rate, 2.0 * seconds),
+        _unfitted(terms, outcome, reason, model, rate, 2.0 * seconds),
         fit_t_s=tuple(floors.t_s.tolist()),
         fit_value=line,
         band_lower=line,
@@ -561,7 +339,7 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     )
 
 
-def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
+def _too_few(terms: Terms, t: FloatArray, needed: int) -> MetricResult:
     """Return a result without a rate: the range of a few samples is not an interval."""
     present_s = terms.window.duration_s
     sampled = terms.record.series[terms.spec.name].t_s
@@ -573,7 +351,30 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
     reason = TooFewSamples(
         samples=t.size, judged_s=present_s, samples_needed=needed, unit=terms.spec.unit.value
     )
-    return terms.result("INCONCLUSIVE", reason, NO_MODEL, needed_s=longer_s)
+    return _unfitted(terms, "INCONCLUSIVE", reason, NO_MODEL, needed_s=longer_s)
+
+
+def _unfitted(
+    terms: Terms,
+    outcome: str,
+    reason: Reason,
+    model: str,
+    rate: Rate | None = None,
+    needed_s: float | None = None,
+) -> MetricResult:
+    """Return a result over the whole window, without a fitted line."""
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome=outcome,
+        window_s=(terms.window.start_s, terms.window.end_s),
+        rate_per_hour=rate,
+        rate_per_request=None,
+        floor_per_hour=terms.floor,
+        limit_per_hour=terms.limit,
+        model=model,
+        needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
+        why=reason.why(),
+    )
 
 
 def judged_samples(window: Window, series: Series) -> tuple[FloatArray, FloatArray]:

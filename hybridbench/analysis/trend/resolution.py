@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hybridbench.analysis.distributions import t_quantile
-from hybridbench.analysis.trend.metric_trend import settles_by
+from hybridbench.analysis.trend.terms import settles_by
 from hybridbench.records.verdict import MetricResult
 
 # Of a serving process under load: the noise's standard deviation as a share of its memory, and its

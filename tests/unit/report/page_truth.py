@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
-from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
+from hybridbench.analysis.trend.terms import LEAK_AFTER_STEADY_S
 from hybridbench.foundation.units import parse_duration_s
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
 from hybridbench.report.quantity import SHARE, Quantity, quantities

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
-from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.shapes import SLOWEST
+from hybridbench.analysis.trend.terms import LEAK_AFTER_STEADY_S
 from tests.unit.analysis.traces import (
     HEALTHY,
     HEALTHY_STEADY,
