@@ -9,7 +9,8 @@ from typing import Final
 
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED
 from hybridbench.sampling.process import read_cpu_s
-from hybridbench.sampling.scrape import Scrape, Scraper
+from hybridbench.sampling.scrape import Scraper
+from hybridbench.sampling.scraped_page import Scrape
 
 SIGN_EVERY_S: Final = 0.5
 # Without a gauge, activity means that the processes use more than this share of a CPU.

@@ -32,7 +32,8 @@ from hybridbench.runs.idle_sign import SIGN_EVERY_S, IdleSign
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import IdlePoint, Look, Looks
 from hybridbench.runs.loop import RunLoop, WorkerLostError
-from hybridbench.sampling.scrape import Scrape, Scraper
+from hybridbench.sampling.scrape import Scraper
+from hybridbench.sampling.scraped_page import Scrape
 from hybridbench.targets.readiness import Asked, post
 from hybridbench.targets.target import Capability, Control
 

@@ -47,7 +47,7 @@ from hybridbench.sampling.probe_client import (
     ProbeGoneError,
 )
 from hybridbench.sampling.sampler import Sampler
-from hybridbench.sampling.scrape import Scrape
+from hybridbench.sampling.scraped_page import Scrape
 from hybridbench.targets.target import Capability, ExitStatus
 from tests.unit.runs.fakes import FakeSink, FakeView
 

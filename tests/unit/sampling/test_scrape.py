@@ -14,14 +14,9 @@ import pytest
 
 from hybridbench.foundation.errors import UsageError
 from hybridbench.foundation.metrics import declared
-from hybridbench.sampling.scrape import (
-    PAGE_BYTES_MAX,
-    NoMetricsError,
-    RisingCounters,
-    Scrape,
-    Scraper,
-    read_page,
-)
+from hybridbench.sampling.metrics_page import PAGE_BYTES_MAX
+from hybridbench.sampling.scrape import RisingCounters, Scraper
+from hybridbench.sampling.scraped_page import NoMetricsError, Scrape, read_page
 
 VLLM = """\
 # HELP python_gc_objects_collected_total Objects collected during gc

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.metrics import STEADY
-from hybridbench.sampling.scrape import read_page
+from hybridbench.sampling.scraped_page import read_page
 from tests.unit.serve.servers import MODEL, Server, served
 from tests.unit.worker.engines import PATIENCE_S, make_engine
 
