@@ -6,7 +6,7 @@ is not a pass.  The first gate repeats the verdict, so that no run fails with al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Final
 
@@ -80,18 +80,17 @@ def questions_asked() -> dict[str, str]:
 def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     questions = questions_asked()
     by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
-    # Undecided items are covered by the metrics' own gates and the verdict's gate.
-    decided = [f for f in verdict.findings if f.verdict is not VerdictKind.INCONCLUSIVE]
+    # What else is undecided has the gate of its metric, or only the verdict's.
     others = [
         finding
-        for finding in decided
-        if (finding.kind in questions or finding.subject not in by_name)
+        for finding in verdict.findings
+        if (finding.kind in questions or _is_decided_alone(finding, by_name))
         and not has_threshold_gate(verdict, finding)
     ]
     for kind in dict.fromkeys((*questions, *(finding.kind for finding in others))):
         found = [finding for finding in others if finding.kind == kind]
         if not found:
-            yield _minority_gate(kind, decided) or Gate(
+            yield _minority_gate(kind, verdict.findings) or Gate(
                 kind, "findings", GateState.PASSED, questions[kind]
             )
             continue
@@ -103,6 +102,11 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
         if len(found) > 1:
             text.append(f" (and {len(found) - 1} more)")
         yield Gate(kind, "findings", state, phrase(*text), _lines(found))
+
+
+def _is_decided_alone(finding: Finding, by_name: Set[str]) -> bool:
+    """Whether no gate of a metric in ``by_name`` gives the answer, and there is one."""
+    return finding.verdict is not VerdictKind.INCONCLUSIVE and finding.subject not in by_name
 
 
 def _minority_gate(kind: str, findings: Iterable[Finding]) -> Gate | None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from hybridbench.analysis.findings.checkpoints import ShareInUseAtIdle
+from hybridbench.analysis.findings.requests import NotIdle
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import ExitCode
-from hybridbench.records.finding import VerdictKind
+from hybridbench.records.finding import Basis, Finding, VerdictKind
 from hybridbench.records.verdict import DecayResult, Verdict
 from hybridbench.report.document import Gate, GateState, tally
 from hybridbench.report.gates import gates_of, questions_asked
@@ -90,6 +92,23 @@ def test_what_is_not_decided_is_skipped_and_says_how_long_it_needs() -> None:
     assert memory.state is GateState.SKIPPED
     assert "too-short" in str(memory.text)
     assert str(memory.text).endswith("; a judged window of about 44m would decide")
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        NotIdle(requests=2.0, waited_s=30.0),
+        ShareInUseAtIdle(pool="kv_cache", in_use=4e4, at_checkpoints=(2e4, 4e4)),
+    ],
+)
+def test_no_row_passes_that_an_undecided_finding_contradicts(basis: Basis) -> None:
+    finding = Finding(basis, VerdictKind.INCONCLUSIVE, "engine")
+    verdict = synthetic.clean_verdict(RECORD)
+
+    found = gates(replace(verdict, kind=VerdictKind.INCONCLUSIVE, findings=(finding,)))
+
+    assert found[basis.kind].state is GateState.SKIPPED
+    assert str(found[basis.kind].text) == finding.title
 
 
 @pytest.mark.parametrize("make", [synthetic.invalid_verdict, synthetic.crash_verdict])
