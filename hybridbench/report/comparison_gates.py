@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hybridbench.analysis.comparison.leaks import leaks_judged
 from hybridbench.analysis.comparison.metrics import COMPARED
 from hybridbench.analysis.comparison.records import (
     Call,
@@ -18,6 +17,7 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
+from hybridbench.analysis.comparison.words import unjudged_runs, unjudged_text
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import label_of
 from hybridbench.records.finding import VerdictKind
@@ -107,8 +107,9 @@ def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate
         return Gate("leaks", group, GateState.FAILED, texts[0], lines)
     if open_:
         return Gate("leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", lines)
-    if not leaks_judged(comparison.versions[0], comparison.versions[side.version]):
-        return Gate("leaks", group, GateState.SKIPPED, "not judged: a run is INVALID or CRASHED")
+    open_runs = unjudged_runs(comparison.versions[0], comparison.versions[side.version])
+    if open_runs:
+        return Gate("leaks", group, GateState.SKIPPED, f"not judged: {unjudged_text(open_runs)}")
     faster = [label_of(row.subject) for row in side.leaks if row.change is Change.GROWS_FASTER]
     grow = "grows" if len(faster) == 1 else "grow"
     beside = f"; {', '.join(faster)} {grow} faster, below the limit" if faster else ""

@@ -102,6 +102,16 @@ def undecided_text(metric: MetricComparison) -> str:
     return "; ".join(parts)
 
 
+def unjudged_runs(*versions: Version) -> list[tuple[str, Verdict]]:
+    """Return the names and verdicts of those whose lack of a finding is meaningless."""
+    return [(display_name(v), v.verdict) for v in versions if unjudged(v.verdict)]
+
+
+def unjudged_text(runs: Sequence[tuple[str, Verdict]]) -> str:
+    """Say what each run is: ``b is INVALID``."""
+    return " and ".join(dict.fromkeys(f"{name} is {_word(own)}" for name, own in runs))
+
+
 def _phrased_side(comparison: Comparison, side: SideComparison) -> SideComparison:
     metrics = tuple(
         metric if metric.why is None else replace(metric, reason=metric.why.text)
@@ -109,7 +119,7 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     )
     side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
     base, version = comparison.versions[0], comparison.versions[side.version]
-    open_runs = [(display_name(v), v.verdict) for v in (base, version) if unjudged(v.verdict)]
+    open_runs = unjudged_runs(base, version)
     first, *rest = [*_leak_parts(side), *_metric_parts(side), *_not_compared(side, open_runs)]
     # Two runs of the same name, as in `compare . .`, may have the same reason.
     reasons = [
@@ -188,8 +198,7 @@ def _metric_parts(side: SideComparison) -> Iterator[str]:
 def _not_compared(side: SideComparison, runs: Sequence[tuple[str, Verdict]]) -> Iterator[str]:
     """Yield a clause on the runs that prevent comparing leaks; the notes explain their outcomes."""
     if runs:
-        said = " and ".join(dict.fromkeys(f"{name} is {_word(own)}" for name, own in runs))
-        yield f"{_what_is_open(side)} not compared: {said}"
+        yield f"{_what_is_open(side)} not compared: {unjudged_text(runs)}"
 
 
 def _what_is_open(side: SideComparison) -> str:

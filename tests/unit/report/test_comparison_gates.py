@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from hybridbench.analysis.comparison.records import Change, Comparison
+from hybridbench.analysis.findings.incomplete import bench_failed
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.finding import VerdictKind
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.document import GateState
 from tests.unit.analysis.comparisons import verdict
@@ -71,13 +75,26 @@ def test_growth_of_two_metrics_below_the_limit_is_in_the_plural() -> None:
         assert said in str(next(gate for gate in gates if gate.name == "leaks").text)
 
 
-def test_what_an_invalid_run_did_not_find_is_no_pass() -> None:
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (verdict(VerdictKind.INVALID), "not judged: b is INVALID"),
+        (
+            verdict(VerdictKind.INCONCLUSIVE, [bench_failed("the soak", "OSError: no", "errors")]),
+            "not judged: b is INCONCLUSIVE",
+        ),
+    ],
+    ids=["invalid", "the bench failed"],
+)
+def test_what_a_run_that_proves_nothing_did_not_find_is_no_pass(own: Verdict, said: str) -> None:
     made = comparison()
-    void = replace(made.versions[1], verdict=verdict(VerdictKind.INVALID))
+    void = replace(made.versions[1], verdict=own, name="b")
+    made = replace(made, versions=(made.versions[0], void))
 
-    states = _states(replace(made, versions=(made.versions[0], void)))
+    gates = comparison_gates(made, judged(made), ExitCode.INCONCLUSIVE)
+    gate = next(gate for gate in gates if gate.name == "leaks")
 
-    assert states["leaks"] is GateState.SKIPPED
+    assert (gate.state, gate.text) == (GateState.SKIPPED, said)
 
 
 def test_a_crash_is_an_error_of_its_own_gate() -> None:
