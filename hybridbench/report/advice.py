@@ -12,7 +12,7 @@ from hybridbench.records.finding import Finding, NextCommand, NextStep, VerdictK
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Fact
-from hybridbench.report.wording import command_text, only_options, without_options
+from hybridbench.report.wording import command_text, split_options
 from hybridbench.rundir.layout import STORE
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
@@ -82,8 +82,9 @@ def _command(command: NextCommand, manifest: Manifest) -> str:
 def _stored_at(manifest: Manifest) -> str:
     """Return the run's directory, as seen from where its command was typed."""
     ours, _ = _parts(manifest.command)
-    store = [word.removeprefix("--store=") for word in only_options(ours, "--store")]
-    return str(Path(store[-1] if store else STORE) / manifest.run_id)
+    given, _ = split_options(ours, "--store")
+    store = given[-1].removeprefix("--store=") if given else STORE
+    return str(Path(store) / manifest.run_id)
 
 
 def top_finding(verdict: Verdict) -> Finding | None:
@@ -105,7 +106,7 @@ def again_command(manifest: Manifest, *changed: str) -> str:
     if not manifest.command:
         return ""
     ours, target = _parts(manifest.command)
-    kept = without_options(ours, *changed[::2])
+    _, kept = split_options(ours, *changed[::2])
     for text in manifest.thresholds:
         if text not in kept and f"--threshold={text}" not in kept:
             kept += ["--threshold", text]

@@ -56,8 +56,7 @@ from hybridbench.report.wording import (
     BADGES,
     capital,
     model_text,
-    only_options,
-    without_options,
+    split_options,
 )
 from hybridbench.rundir.layout import VERDICT
 
@@ -207,7 +206,8 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
     if base.kind == "git" and other.kind in ("git", "tree"):
         bad = other.name.removeprefix("git:") if other.kind == "git" else "HEAD"
         ends = ("--good", base.name.removeprefix("git:"), "--bad", bad)
-        words = ("hybridbench", "bisect", *ends, *only_options(command, *BISECT_OPTIONS))
+        kept, _ = split_options(command, *BISECT_OPTIONS)
+        words = ("hybridbench", "bisect", *ends, *kept)
         return Fact(NEXT, "Find the commit that caused it.", shlex.join(words))
     if other.verdict.kind is VerdictKind.CRASHED:
         return Fact(NEXT, f"Open the report of run {letter(worst.version)}: it says how it ended.")
@@ -240,8 +240,9 @@ def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence
     per_round_s = (begun[-1] - begun[0]) / max(1.0, len(begun) / len(versions) - 1.0)
     minutes = math.ceil(_ROOM * rounds * per_round_s / 60.0)
     names = [version.name for version in versions]
-    given = without_options(command or ["hybridbench", "compare", *names], "--rounds", "--max-time")
-    longer = [*given, "--rounds", str(rounds), "--max-time", f"{minutes}m"]
+    given = command or ["hybridbench", "compare", *names]
+    _, kept = split_options(given, "--rounds", "--max-time")
+    longer = [*kept, "--rounds", str(rounds), "--max-time", f"{minutes}m"]
     return Fact(NEXT, "Run the comparison longer.", shlex.join(longer))
 
 

@@ -212,28 +212,19 @@ def command_text(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def without_options(command: Sequence[str], *options: str) -> list[str]:
-    """Return ``command`` without these options and their values."""
-    kept: list[str] = []
+def split_options(command: Sequence[str], *options: str) -> tuple[list[str], list[str]]:
+    """Split ``command`` into these options, with their values, and all other words."""
+    found: list[str] = []
+    others: list[str] = []
     words = iter(command)
     for word in words:
         if word in options:
-            next(words, None)
-        elif word.partition("=")[0] not in options:
-            kept.append(word)
-    return kept
-
-
-def only_options(command: Sequence[str], *options: str) -> list[str]:
-    """Return only these options of ``command``, with their values."""
-    kept: list[str] = []
-    words = iter(command)
-    for word in words:
-        if word in options:
-            kept += [word, *islice(words, 1)]
+            found += [word, *islice(words, 1)]
         elif word.partition("=")[0] in options:
-            kept.append(word)
-    return kept
+            found.append(word)
+        else:
+            others.append(word)
+    return found, others
 
 
 def plain_text(value: JsonValue) -> str:
