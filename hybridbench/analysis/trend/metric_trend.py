@@ -168,10 +168,10 @@ def _load(facts: Facts, spec: MetricSpec, t: FloatArray) -> FloatArray | None:
     if spec.name == AT_REST:
         return None  # nothing runs when idle
     connections = facts.record.series.get(CLIENT_CONNECTIONS) if spec.name == OPEN_FILES else None
-    load = np.zeros(t.size)
-    for series in facts.load if connections is None else [connections]:
-        if len(series) >= 2:
-            load += np.interp(t, series.t_s, series.value)
+    if connections:
+        load = np.interp(t, connections.t_s, connections.value)
+    else:
+        load = facts.requests_at(t)
     return load if np.ptp(load) else None
 
 
