@@ -143,8 +143,8 @@ class _Readings:
 
     @classmethod
     def of(cls, event: DiagnosisStages, baseline: DiagnosisBaseline) -> _Readings:
-        rests = _by_stage(baseline.rungs)
-        return cls(_by_stage(event.rungs), _by_stage(baseline.rehearsal), rests.get("rest"))
+        rests = _by_stage(baseline.stages)
+        return cls(_by_stage(event.stages), _by_stage(baseline.rehearsal), rests.get("rest"))
 
     @property
     def growth(self) -> float:

@@ -451,7 +451,7 @@ class Reclaim(Event, frozen=True):
 class DiagnosisBaseline(Event, frozen=True):
     """The first idle baseline: its readings, and a forked child's rehearsal of the stages."""
 
-    rungs: tuple[StageReading, ...] = ()
+    stages: tuple[StageReading, ...] = msgspec.field(name="rungs", default=())
     rehearsal: tuple[StageReading, ...] = ()
     survey: Survey = Survey()
 
@@ -460,7 +460,7 @@ class DiagnosisStages(Event, frozen=True, tag="diagnosis"):
     """The stages of a leak diagnosis: memory after each, the heap, and which calls free what."""
 
     trigger: str | None = None
-    rungs: tuple[StageReading, ...] = ()
+    stages: tuple[StageReading, ...] = msgspec.field(name="rungs", default=())
     survey: Survey = Survey()
     sites: tuple[SiteRecord, ...] = ()
 

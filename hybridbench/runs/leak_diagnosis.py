@@ -133,7 +133,7 @@ class LeakDiagnosis:
         baseline = self._baseline = question.answer
         survey = baseline.survey or SurveyRecord("not asked for")
         event = DiagnosisBaseline(
-            rungs=tuple(baseline.stages),
+            stages=tuple(baseline.stages),
             rehearsal=tuple(survey.rehearsal),
             survey=_stored(survey),
         )

@@ -88,8 +88,8 @@ def ladder_record(base: Sequence[int], end: Sequence[int], now: Survey) -> RunRe
     rehearsal = readings(base) if len(base) > 1 else ()
     events = (
         DiagnosisBaseline(
-            rungs=readings(base[:1]), rehearsal=rehearsal, survey=survey(), t_s=_FROM_S
+            stages=readings(base[:1]), rehearsal=rehearsal, survey=survey(), t_s=_FROM_S
         ),
-        DiagnosisStages(rungs=readings(end), survey=now, sites=(site,), t_s=_TO_S),
+        DiagnosisStages(stages=readings(end), survey=now, sites=(site,), t_s=_TO_S),
     )
     return RunRecord(manifest_from_json({"run_id": "made-up"}), series, events)

@@ -124,7 +124,7 @@ def test_without_a_baseline_the_stages_are_shown_and_no_split() -> None:
 
 def test_of_two_segments_the_last_baseline_counts() -> None:
     record = ladder_record(base=(100, 90, 89, 69), end=(160, 150, 149, 129), now=survey())
-    first = DiagnosisBaseline(rungs=(StageReading("rest", 1),), t_s=5.0)
+    first = DiagnosisBaseline(stages=(StageReading("rest", 1),), t_s=5.0)
     both = RunRecord(record.manifest, record.series, (first, *record.events))
 
     assert diagnosed(both).growth_bytes == 60 * MIB
