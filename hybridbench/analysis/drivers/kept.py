@@ -172,13 +172,13 @@ class _Fits:
             return None
         odds = max(t_tail(ratio, lines.df) for ratio in lines.ratio(name, 1))
         before, after = lines.slope(name, 0), lines.slope(name, 1)
-        slows, steady = self._surely_slows(name, driver), self._steady(name, driver)
+        slows, steady = self._seems_slow(name, driver), self._steady(name, driver)
         if not whole:
             # Growth that is constant per second, or per rare event, may still be a cache that is
             # filled by the common work or by another event.
             may_add = [i for i in suggested if not self._is_unlikely(name, i, driver)]
-            slows = slows or any(self._surely_slows(name, i) for i in self._main)
-            slows = slows or any(self._is_flatter(name, i) for i in may_add)
+            slows = slows or any(self._is_flatter(name, i) for i in (*self._main, *may_add))
+            steady = steady and not any(self._seems_slow(name, i) for i in self._main)
             steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
         driven = self._driver(name, driver, rivals)
         odds = min(1.0, odds * len(suggested))
@@ -191,7 +191,8 @@ class _Fits:
             return False
         return max(lines.slowing(name, _KEEPS_SURELY)) < -t_quantile(_KEEPS_ODDS, lines.df)
 
-    def _surely_slows(self, name: int, driver: int) -> bool:
+    def _seems_slow(self, name: int, driver: int) -> bool:
+        """Whether the second line is much flatter than the first, or shown to be flatter."""
         lines = self._halves[driver]
         if lines.slope(name, 1) < _MUST_KEEP * lines.slope(name, 0):
             return True
@@ -446,9 +447,10 @@ def _equal_rounds(
     )
     own = _Rounds.of(gained, events, noise)
     main = [np.diff(work.columns[start:, i]) for i, n in enumerate(work.names) if n in work.main]
-    slows = any(_Rounds.of(gained, done, noise).slows for done in (events, *main))
-    slows = slows and not exact
-    steady = exact or (own.steady and not slows)
+    # What a rare event keeps varies by chance if counted per request.
+    by_main = [_Rounds.of(gained, done, noise, at_once=max(1.0, mean.value)) for done in main]
+    slows = not exact and (own.slows or any(one.surely_slow for one in by_main))
+    steady = exact or (own.steady and not any(one.slows for one in (own, *by_main)))
     return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, whole=exact)
 
 
@@ -486,7 +488,7 @@ def _uneven_rounds(
         covered=1.0,
         rivals=tuple(n for _, _, i in sorted(found) if i != index and (n := work.names[i]) != TIME),
     )
-    own = _Rounds.of(gained, events, noise, spread)
+    own = _Rounds.of(gained, events, noise, spread=spread)
     # Uneven rounds do not show that the growth continues: under rising traffic, a container that
     # expires its entries grows as well.
     return Kept(driver, own.early, own.late, own.surely_slow, False, 0.0, gained.size, alike=False)
@@ -501,16 +503,23 @@ class _Rounds:
     error: float
 
     @staticmethod
-    def of(gained: FloatArray, events: FloatArray, noise: float, spread: float = 0.0) -> _Rounds:
+    def of(
+        gained: FloatArray,
+        events: FloatArray,
+        noise: float,
+        *,
+        spread: float = 0.0,
+        at_once: float = 1.0,
+    ) -> _Rounds:
         """Estimate both rates from the gain of each round.
 
-        The error combines the counting error, the noise of two readings, and the variation of the
-        rate between rounds (``spread``, a share of the mean).
+        The error combines the counting error of entries that come ``at_once``, the noise of two
+        readings, and the variation of the rate between rounds (``spread``, a share of the mean).
         """
         half = max(1, gained.size // 2)
         totals = [float(x.sum()) for x in (gained[:half], gained[-half:])]
         done = [max(float(x.sum()), 1e-300) for x in (events[:half], events[-half:])]
-        counted = [math.sqrt(total + 2.0 * noise * noise) / total for total in totals]
+        counted = [math.sqrt(at_once * total + 2.0 * noise * noise) / total for total in totals]
         share = [math.hypot(one, spread / math.sqrt(half)) for one in counted]
         rates = [total / x for total, x in zip(totals, done, strict=True)]
         return _Rounds(rates[0], rates[1], math.hypot(*share))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.drivers.kept import Work, kept_under_traffic
+from hybridbench.analysis.drivers.kept import Work, kept_at_idle, kept_under_traffic
 from hybridbench.analysis.drivers.search import TIME
 
 
@@ -55,3 +55,20 @@ def test_an_event_that_becomes_more_common_makes_no_fill_of_what_another_one_kee
     if not fills:
         assert kept.driver.counter == "finishes"
         assert kept.driver.per_event == pytest.approx(1 / 3, rel=0.01)
+
+
+def test_requests_among_which_a_rare_event_varies_by_chance_make_no_fill_of_what_it_keeps() -> None:
+    """A soak of a server that lost a state at about each abort in prefill; 20 of them a round."""
+    held = np.array([52.0, 103.0, 142.0, 200.0, 227.0, 244.0, 261.0, 281.0])
+    finishes = [6_173, 11_212, 15_944, 20_675, 22_931, 25_156, 27_079, 29_388]
+    aborts = [68, 122, 166, 217, 239, 255, 271, 292]
+    columns = np.column_stack([finishes, aborts, 37.5 * np.arange(8)]).astype(np.float64)
+    names = ("finishes", "abort_prefill", TIME)
+    work = Work(names, columns, {"finishes": 0, "abort_prefill": 1}, frozenset({"finishes"}))
+
+    kept = kept_at_idle(held, work, 2.0, 5.0, named=True)
+
+    assert kept is not None
+    assert kept.driver.counter == "abort_prefill"
+    assert not kept.slows
+    assert not kept.steady
