@@ -3,7 +3,8 @@
 ``if len(self.held) > 4096: self.held.popitem()`` states a number, and so does a refusal such as
 ``if len(self.queue) >= 100: raise``; a warning about a long queue is no limit.  A function that
 reads a clock and goes through a container, removes entries or keeps only some, or empties it, lets
-them expire; one that removes the oldest under some condition limits something else, such as bytes.
+them expire; one that removes the oldest under some condition, or that is named after it, such as
+``evict``, limits something else, such as bytes or the slots of a pool.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ _SHORTENS = (
     *("pop", "clear", "remove", "delete", "discard", "evict", "expire", "trim", "prune"),
     *("purge", "shrink", "drop", "truncate", "reset", "flush"),
 )
+# Those of functions that remove entries only to make room, or because of their age.
+_MAKES_ROOM = (
+    *("evict", "expire", "prune", "purge", "trim", "shrink", "reclaim"),
+    *("make_room", "oldest", "stale", "lru"),
+)
 _REMOVES = frozenset({"pop", "popitem", "popleft", "remove", "discard", "clear", "heappop"})
 _ADDS = frozenset({"append", "appendleft", "add", "setdefault", "put", "insert", "extend"})
 # Names of clocks, and of what an age is compared with.
@@ -38,6 +44,7 @@ _VIEWS = frozenset({"items", "keys", "values", "copy"})
 _COPIES = frozenset({"list", "tuple", "sorted", "set", "dict", "iter"})
 _CALLED = _COPIES | {"heappop"}
 _NEW = frozenset({"BUILD_LIST", "BUILD_MAP"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
 # Code units before a comparison that may load both of its sides.
 _BEFORE = 48
@@ -147,14 +154,18 @@ def _limits_in(code: types.CodeType) -> Iterator[tuple[str, int | str]]:
     if shortens or adds or raises or not _REPLACES.isdisjoint(opcodes):
         for name, limit, at, sign in _comparisons(code):
             is_below = adds and sign in ("<", "<=")
-            is_above = (adds or raises) and sign in (">", ">=")
+            is_more = sign in (">", ">=")
             if (
                 shortens
                 or is_below
-                or (is_above and _is_refused(code, at, name))
+                or ((adds or raises) and is_more and _is_refused(code, at, name))
                 or _is_replaced(code, name)
             ):
                 yield name, limit
+                # What is removed together with its entries has as many.
+                end = _end_if_true(code.co_code, at) if is_more else 0
+                removed = (_removed(step, replaces=False) for step in _in_context(code, at, end))
+                yield from ((other, limit) for other in _names_in(removed))
 
 
 def _is_refused(code: types.CodeType, at: int, name: str) -> bool:
@@ -208,13 +219,15 @@ def _swept(code: types.CodeType, opcodes: bytes) -> set[str]:
     """The variables from whose containers ``code`` removes old entries.
 
     Either it reads a clock, and goes through them, looks at their first entry or empties them; or
-    it takes the first entry under a condition.
+    it takes the first entry under a condition; or its name says so.
     """
     is_timed = not _CLOCKS.isdisjoint((*code.co_names, *code.co_varnames))
     has_condition = _COMPARES in opcodes and code.co_name != "__init__"
     takes_first = has_condition and not _FIRSTS.isdisjoint(code.co_names)
     removes = _DELETES in opcodes or not _REMOVES.isdisjoint(code.co_names)
     replaces = is_timed and not _REPLACES.isdisjoint(opcodes)
+    if removes and any(part in code.co_name.lower() for part in _MAKES_ROOM):
+        return _names_in(_removed(step, replaces=False) for step in _in_context(code))
     if not (is_timed or takes_first) or not (removes or replaces):
         return set()
     replaces = replaces and _filters_by_age(code)
@@ -227,7 +240,11 @@ def _swept(code: types.CodeType, opcodes: bytes) -> set[str]:
             emptied = _emptied(step)
             visited.add(emptied)
             removed.add(emptied)
-    return {name for name in visited & removed if type(name) is str}
+    return _names_in(visited & removed)
+
+
+def _names_in(found: Iterable[object]) -> set[str]:
+    return {name for name in found if type(name) is str}
 
 
 class _Step(NamedTuple):
@@ -242,17 +259,18 @@ class _Step(NamedTuple):
     is_empty: bool
 
 
-def _in_context(code: types.CodeType) -> Iterator[_Step]:
+def _in_context(code: types.CodeType, start: int = 0, end: int | None = None) -> Iterator[_Step]:
     called: object = None
     before: object = None
     last: object = None
     is_empty = False
-    for kind, value in _steps(code, 0, len(code.co_code)):
+    for kind, value in _steps(code, start, len(code.co_code) if end is None else end):
         yield _Step(kind, value, before, last, called if kind in _CALLS else None, is_empty)
         is_empty = kind in _NEW or (is_empty and kind in ("LOAD_FAST", "LOAD_FAST_BORROW"))
         if kind not in _STORES:
             called = value if value is None or value in _CALLED else called
-            before, last = last, value
+            # An attribute takes the place of its owner.
+            before, last = before if kind in _ATTRIBUTES else last, value
 
 
 def _visited(step: _Step, *, is_timed: bool) -> object:

@@ -137,6 +137,8 @@ class Coded:
         self.skipped = list(range(held))
         self.watched = list(range(held))
         self.noted = list(range(held))
+        self.in_order = deque(range(held))
+        self.known = set(range(held))
         self.own = CodedLru(dict.fromkeys(range(held)))
 
     def shorten(self) -> None:
@@ -148,6 +150,14 @@ class Coded:
             self.by_attribute.pop()
         if len(self.by_variable) >= _MOST:
             self.by_variable.pop()
+
+    def remember(self, row: int) -> None:
+        self.known.add(row)
+        self.in_order.append(row)
+        if len(self.in_order) > self.most_kept:
+            self.known.discard(self.in_order.popleft())
+        elif row:
+            self.noted.pop()
 
     def replace(self) -> None:
         if len(self.replaced) > 100:
@@ -224,6 +234,10 @@ class Expiring:
         self.cleared = dict.fromkeys(range(held))
         self.renewed = list(range(held))
         self.running = list(range(held))
+        self.by_prefix = dict.fromkeys(range(held))
+        self.least_used = list(range(held))
+        self.free = list(range(held))
+        self.nodes: list[Settings] = []
         self.last = 0.0
 
     def rebuild(self) -> None:
@@ -258,6 +272,16 @@ class Expiring:
         while self.total_bytes > 1 << 20:
             self.total_bytes -= len(self.by_bytes.popitem(last=False)[1])
 
+    def take(self) -> int:
+        if not self.free:
+            self._evict_least_used()
+        return self.free.pop()
+
+    def _evict_least_used(self) -> None:
+        for node in self.nodes:
+            del self.by_prefix[node.longest_queue]
+        self.free.append(self.least_used.pop())
+
     def finish(self, key: int) -> float:
         """Neither the end of a request nor that of the server lets old entries expire."""
         return time.monotonic() - self.in_flight.pop(key) + self.queue.popleft()
@@ -290,6 +314,7 @@ def test_a_number_in_the_code_that_shortens_a_container_is_perhaps_its_limit(
 
     limited = {"popped", "trimmed", "replaced", "by_attribute", "by_variable", "by_method"}
     limited |= {"guarded", "own", "refused", "queue", "turned_away", "waited_for", "skipped"}
+    limited |= {"in_order", "known"}
     found = dict(places.found()["limits"])  # type: ignore[call-overload]
     expected = dict.fromkeys((f"{layout.name}.{name}" for name in limited), limits)
     assert found == ({} if limits is None else expected)
@@ -304,7 +329,8 @@ def test_code_that_removes_old_entries_limits_a_container_without_a_number() -> 
 
     places.visit_instance(Expiring(7), layout)
 
-    names = ("by_age", "oldest_first", "by_bytes", "rebuilt", "window", "due", "cleared", "renewed")
+    names = {"by_age", "oldest_first", "by_bytes", "rebuilt", "window", "due", "cleared", "renewed"}
+    names |= {"by_prefix", "least_used"}
     assert places.found()["limits"] == {f"{layout.name}.{name}": NOT_A_NUMBER for name in names}
 
 
