@@ -94,6 +94,8 @@ AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
 OPEN_FILES = "open_fds"
 HANDLES = (OPEN_FILES, "threads", "children", "zombies")
+# Written from their first value above zero on, because most processes never have one.
+FROM_FIRST = frozenset({SHARED, SHM_FILES, "children", "zombies"})
 CLIENT_CONNECTIONS = "client_connections"
 
 # A gauge on the metrics page of a server: 1 once it has warmed up.

@@ -22,7 +22,7 @@ from hybridbench.analysis.findings.handles import HANDLES
 from hybridbench.analysis.findings.words import certain, driver_evidence
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import Exhaustion, limit_of, time_to_exhaustion
-from hybridbench.analysis.trend.metric_trend import judged_samples
+from hybridbench.analysis.trend.judged_samples import judged_samples
 from hybridbench.foundation.labels import unlabelled
 from hybridbench.foundation.metrics import (
     AT_REST,
@@ -298,7 +298,7 @@ def _driver(facts: Facts, result: MetricResult) -> Driver | None:
     window, rate = facts.window, result.rate_per_hour
     if window is None or rate is None:
         return None
-    t, value = judged_samples(window, facts.record.series[result.metric])
+    t, value = judged_samples(window, facts.record, result.metric)
     sign = 1.0 if rate.value >= 0 else -1.0
     emptied = result.metric == COLLECTIBLE
     load = () if result.metric == AT_REST else facts.load

@@ -15,9 +15,10 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import next_limit_s, run_length_s
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.reading import mapping
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
+from hybridbench.analysis.trend.judged_samples import judged_samples
 from hybridbench.analysis.trend.reasons import (
     BelowFloor,
     Bounded,
@@ -116,7 +117,7 @@ def probes_left_out(record: RunRecord) -> frozenset[str]:
 def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
     """Judge one metric in the judged window, which must exist."""
     assert facts.window is not None, "without a judged window there is no trend"
-    t, value = judged_samples(facts.window, facts.record.series[spec.name])
+    t, value = judged_samples(facts.window, facts.record, spec.name)
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
     terms = Terms(facts.record, spec, facts.window, base, _rises(sign * value))
@@ -375,13 +376,6 @@ def _unfitted(
         needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
         why=reason.why(),
     )
-
-
-def judged_samples(window: Window, series: Series) -> tuple[FloatArray, FloatArray]:
-    """Return times and values of ``series`` in the window; idle readings lie in its pauses."""
-    if series.name == AT_REST:
-        window = replace(window, pauses=())
-    return window.samples(series)
 
 
 def with_q_values(results: Sequence[MetricResult]) -> list[MetricResult]:

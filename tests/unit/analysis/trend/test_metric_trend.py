@@ -53,6 +53,18 @@ def test_one_handle_more_in_three_minutes_is_no_doubt() -> None:
     assert judged("open_fds", np.where(t > 100.0, 6.0, 5.0), t).outcome == "CLEAN"
 
 
+@pytest.mark.parametrize("name", ["shm_files_bytes", "shared_bytes", "children", "zombies"])
+def test_what_is_seen_only_at_the_end_was_zero_before(name: str) -> None:
+    run = Run(7200.0, 120.0, limit=GIB)
+    record = healthy_record(run)
+    late = record.series["swap_bytes"].t_s[-9:]
+    record = with_series(record, Series(name, late, np.ones(9)))
+
+    result = judge_trend(Facts.of(record), declared(name), Effort())
+
+    assert result.outcome == "CLEAN"
+
+
 def test_a_limit_in_bytes_says_nothing_of_handles() -> None:
     run = Run(7200.0, 120.0, limit=GIB)
     record = healthy_record(run)
