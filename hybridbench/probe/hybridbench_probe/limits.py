@@ -3,8 +3,9 @@
 ``if len(self.held) > 4096: self.held.popitem()`` states a number, and so does a refusal such as
 ``if len(self.queue) >= 100: raise``; a warning about a long queue is no limit.  A function that
 reads a clock and goes through a container, removes entries or keeps only some, or empties it, lets
-them expire; one that removes the oldest under some condition, or that is named after it, such as
-``evict``, limits something else, such as bytes or the slots of a pool.
+them expire.  One that removes the oldest under some condition, or that is named after it, such as
+``evict``, limits something else, such as bytes or the slots of a pool; and so does one that adds
+entries and removes all under some condition.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ _SKIPPED = frozenset({"CACHE", "PRECALL", "EXTENDED_ARG", "PUSH_NULL", "NOP", "N
 _OPCODES = opcode.opmap
 _REPLACES = frozenset({_OPCODES["STORE_ATTR"], _OPCODES["STORE_GLOBAL"]})
 _DELETES = _OPCODES["DELETE_SUBSCR"]
+_EMPTY = [bytes((_OPCODES[kind], 0)) for kind in sorted(_NEW)]
 _SETS = _OPCODES["STORE_SUBSCR"]
 _COMPARES = _OPCODES["COMPARE_OP"]
 _RAISES = _OPCODES["RAISE_VARARGS"]
@@ -143,7 +145,8 @@ def _limits_in(code: types.CodeType) -> Iterator[tuple[str, int | str]]:
     That is a number, or the name of a variable that holds it.
     """
     opcodes = code.co_code[::2]
-    yield from ((name, NOT_A_NUMBER) for name in _swept(code, opcodes))
+    for name in _swept(code, opcodes) | _buffers(code, opcodes):
+        yield name, NOT_A_NUMBER
     if "len" not in code.co_names or _COMPARES not in opcodes:
         return
     shortens = _DELETES in opcodes or any(
@@ -243,6 +246,19 @@ def _swept(code: types.CodeType, opcodes: bytes) -> set[str]:
     return _names_in(visited & removed)
 
 
+def _buffers(code: types.CodeType, opcodes: bytes) -> set[str]:
+    """The variables to whose containers ``code`` adds, and which it empties under a condition."""
+    if _COMPARES not in opcodes or code.co_name == "__init__":
+        return set()
+    if _SETS not in opcodes and _ADDS.isdisjoint(code.co_names):
+        return set()
+    renews = not _REPLACES.isdisjoint(opcodes) and any(one in code.co_code for one in _EMPTY)
+    if not renews and "clear" not in code.co_names:
+        return set()
+    steps = list(_in_context(code))
+    return _names_in(set(map(_added, steps)) & set(map(_emptied, steps)))
+
+
 def _names_in(found: Iterable[object]) -> set[str]:
     return {name for name in found if type(name) is str}
 
@@ -292,6 +308,13 @@ def _removed(step: _Step, *, replaces: bool) -> object:
     if step.kind == "DELETE_SUBSCR":
         return step.before
     return step.value if replaces and step.kind in _STORES else None
+
+
+def _added(step: _Step) -> object:
+    """The variable to whose container the code adds in this step; None if to none."""
+    if step.value in _ADDS:
+        return step.last
+    return step.before if step.kind == "STORE_SUBSCR" else None
 
 
 def _emptied(step: _Step) -> object:

@@ -238,6 +238,8 @@ class Expiring:
         self.least_used = list(range(held))
         self.free = list(range(held))
         self.nodes: list[Settings] = []
+        self.batch = list(range(held))
+        self.rows = dict.fromkeys(range(held))
         self.last = 0.0
 
     def rebuild(self) -> None:
@@ -271,6 +273,16 @@ class Expiring:
     def shrink(self) -> None:
         while self.total_bytes > 1 << 20:
             self.total_bytes -= len(self.by_bytes.popitem(last=False)[1])
+
+    def write(self, row: int) -> None:
+        """Every thousandth row ends a batch; a list that is only added to, or renewed, does not."""
+        self.batch.append(row)
+        self.rows[row] = None
+        self.tasks[row] = None
+        if row % 1000 == 0:
+            self.batch = []
+            self.rows.clear()
+            self.nodes = []
 
     def take(self) -> int:
         if not self.free:
@@ -330,7 +342,7 @@ def test_code_that_removes_old_entries_limits_a_container_without_a_number() -> 
     places.visit_instance(Expiring(7), layout)
 
     names = {"by_age", "oldest_first", "by_bytes", "rebuilt", "window", "due", "cleared", "renewed"}
-    names |= {"by_prefix", "least_used"}
+    names |= {"by_prefix", "least_used", "batch", "rows"}
     assert places.found()["limits"] == {f"{layout.name}.{name}": NOT_A_NUMBER for name in names}
 
 
