@@ -74,6 +74,11 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",
 }
+# For the same doubt after idle points.
+_UNCOLLECTED: Final = (
+    "they may be in reference cycles: the process's garbage collector is disabled, or its heap is "
+    "so large that no collection was requested at the idle points"
+)
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +164,7 @@ class Held(Basis, frozen=True, kw_only=True):
         cache = self.budget or self.kv_cache
         limit = "" if self.limit is None else number(self.limit)
         cause = _DOUBTS[Doubt(self.doubt)].format(limit=limit) if self.doubt else self._cause
+        cause = _UNCOLLECTED if self.doubt == Doubt.GARBAGE and self.rounds else cause
         return Words(
             f"{self.role} {keeps} {_each(found.rates[0], self._what)}",
             cause=cause if cache is None else cache.text(),
