@@ -22,8 +22,12 @@ from hybridbench.engine.models.config import ModelConfig
 
 Words: TypeAlias = NDArray[np.uint64]
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 _MODULUS = np.uint64(1 << 52)
+# Arrays, because numpy converts a scalar anew in each operation.
+_ODD, _MULTIPLY_1, _MULTIPLY_2, _SHIFT_1, _SHIFT_2, _SHIFT_3, _TO_52_BITS = (
+    np.array(number, dtype=np.uint64)
+    for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 30, 27, 31, 12)
+)
 # Each token is mostly followed by the next in a circle of this many, so that texts repeat and draft
 # tokens are accepted.
 _CIRCLE = 4
@@ -78,16 +82,21 @@ class _Layout(NamedTuple):
     """[B]: the last new token of each request."""
     starts: NDArray[np.int64]
     """[B]: the first position of each request, among the positions of all requests."""
+    position_words: Words
+    """[S]: a word for each position of all requests, which depends on the position alone."""
 
     @classmethod
     def of(cls, batch: ForwardBatch) -> _Layout:
         lens, seq_lens = np.asarray(batch.extend_lens), np.asarray(batch.seq_lens)
-        ends = np.cumsum(lens)
+        ends = lens.cumsum()
+        starts = seq_lens.cumsum() - seq_lens
+        positions = np.arange(seq_lens.sum()) - starts.repeat(seq_lens)
         return cls(
-            request=np.repeat(np.arange(len(lens)), lens),
+            request=np.arange(len(lens)).repeat(lens),
             first=ends - lens,
             last=ends - 1,
-            starts=np.cumsum(seq_lens) - seq_lens,
+            starts=starts,
+            position_words=positions.astype(np.uint64) * _ODD,
         )
 
 
@@ -111,10 +120,9 @@ def _attend(x: Words, batch: ForwardBatch, layout: _Layout, kv: _LayerKv) -> Wor
     """[T] -> [T]: mix in a digest of the positions that each token sees, including its own."""
     new_rows, rows = kv.to_row(batch.out_cache_loc), kv.to_row(batch.kv_indices)
     kv.keys[new_rows], kv.values[new_rows] = x, _mixed(x)
-    positions = np.arange(len(rows)) - np.repeat(layout.starts, batch.seq_lens)
     read = _words(kv.keys[rows]) + _mixed(_words(kv.values[rows]))
-    read = _mixed(read + positions.astype(np.uint64) * _ODD)
-    totals = np.concatenate(([np.uint64(0)], np.cumsum(read, dtype=np.uint64)))
+    totals = np.zeros(len(rows) + 1, dtype=np.uint64)
+    _mixed(read + layout.position_words).cumsum(out=totals[1:])
     seen = batch.positions + 1
     end = layout.starts[layout.request] + seen
     # Positions before the window cancel out, even if their rows have been overwritten.
@@ -125,10 +133,11 @@ def _recur(x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, pool: 
     """[T] -> [T]: mix in the state after each token; write states to the batch's slots."""
     cache = pool.mamba2_layer_cache(layer_id)
     window, state = _floats(cache.conv[0])[:, 0, 0], _floats(cache.temporal)[:, 0, 0, 0]
-    before = np.roll(x, 1)
+    before = np.empty_like(x)
+    before[1:] = x[:-1]
     before[layout.first] = _words(window[batch.mamba_indices])
     added = _mixed(_mixed(x + batch.positions.astype(np.uint64) * _ODD) + before)
-    totals = np.cumsum(added, dtype=np.uint64)
+    totals = added.cumsum()
     offset = _words(state[batch.mamba_indices]) - (totals - added)[layout.first]
     after = (totals + offset[layout.request]) % _MODULUS
     if batch.mode == "verify":
@@ -161,6 +170,10 @@ def _words(floats: NDArray[np.float64]) -> Words:
 def _mixed(words: Words) -> Words:
     """Hash each of ``words`` to a number below 2^52.  Source: Steele et al. 2014, SplitMix64."""
     words = words + _ODD
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (words ^ (words >> np.uint64(31))) >> np.uint64(12)
+    words ^= words >> _SHIFT_1
+    words *= _MULTIPLY_1
+    words ^= words >> _SHIFT_2
+    words *= _MULTIPLY_2
+    words ^= words >> _SHIFT_3
+    words >>= _TO_52_BITS
+    return words
