@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import Final
 
@@ -141,20 +142,35 @@ class _Fits:
     def __init__(
         self, values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
     ) -> None:
-        self._values, self._first, self._work = values, first, work
-        middle = _middles(first)
-        early = np.arange(first.size) <= middle
+        self._values, self._first, self._work, self._load = values, first, work, load
+        self._middle = _middles(first)
+        early = self._early
         steps = np.where(first[1:, None], 0.0, np.diff(values, axis=0))
         self._gained = steps[early[1:]].sum(axis=0), steps[~early[1:]].sum(axis=0)
-        self._whole = [_lines(values, [x], first, load) for x in work.columns.T]
-        self._suggested = [
-            _lines(values[early], [x[early]], first[early], load[early]) for x in work.columns.T
+
+    # Fitted on demand, because in a healthy run no count has grown enough to need a fit.
+    @cached_property
+    def _whole(self) -> list[_Lines]:
+        drivers = [[x] for x in self._work.columns.T]
+        return _lines(self._values, drivers, self._first, self._load)
+
+    @cached_property
+    def _suggested(self) -> list[_Lines]:
+        early = self._early
+        drivers = [[x[early]] for x in self._work.columns.T]
+        return _lines(self._values[early], drivers, self._first[early], self._load[early])
+
+    @cached_property
+    def _halves(self) -> list[_Lines]:
+        drivers = [
+            [np.minimum(x, x[self._middle]), np.maximum(x - x[self._middle], 0.0)]
+            for x in self._work.columns.T
         ]
-        self._halves = [
-            _lines(values, [np.minimum(x, at), np.maximum(x - at, 0.0)], first, load)
-            for x in work.columns.T
-            for at in [x[middle]]
-        ]
+        return _lines(self._values, drivers, self._first, self._load)
+
+    @property
+    def _early(self) -> NDArray[np.bool_]:
+        return np.arange(self._first.size) <= self._middle
 
     def kept(self, name: int) -> Kept | None:
         """Judge one count; None unless it may have grown in both halves."""
@@ -332,41 +348,67 @@ class _Lines:
 
 
 def _lines(
-    values: FloatArray, drivers: Sequence[FloatArray], first: NDArray[np.bool_], load: FloatArray
-) -> _Lines:
-    """Regress every count on the ``drivers`` together, with one level per stretch.
+    values: FloatArray,
+    drivers: Sequence[Sequence[FloatArray]],
+    first: NDArray[np.bool_],
+    load: FloatArray,
+) -> list[_Lines]:
+    """Regress every count on each of ``drivers``, whose columns all have the same number.
 
-    There is one fit for each AR(1) coefficient of the errors (Prais and Winsten).
+    Each stretch has a level of its own.  There is one fit for each AR(1) coefficient of the errors
+    (Prais and Winsten).
     """
-    scale = np.array([max(float(np.ptp(x)), 1e-300) for x in drivers])
+    moved = np.array([np.column_stack(columns) for columns in drivers])
+    scale = np.maximum(np.ptp(moved, axis=1), 1e-300)
     own = np.cumsum(first)[:, None] == np.arange(1, int(first.sum()) + 1)
+    beside = np.column_stack([load, own.astype(np.float64)])
     # From zero on, because a large count that does not move must not overflow.
-    moved = np.column_stack([x - x[0] for x in drivers]) / scale
-    columns = np.column_stack([moved, load, own.astype(np.float64)])
-    rows = values.shape[0]
-    df = max(rows - columns.shape[1], 1)
-    slopes, inverses, variances, likelihoods = [], [], [], []
+    moved = (moved - moved[:, :1]) / scale[:, None]
+    columns = np.concatenate(
+        [moved, np.broadcast_to(beside, (len(drivers), *beside.shape))], axis=2
+    )
+    fits: list[list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]] = [[] for _ in drivers]
     for memory in _MEMORIES:
         x, y = _fresh(columns, first, memory), _fresh(values, first, memory)
-        inverse = np.linalg.pinv(x.T @ x, rcond=1e-12, hermitian=True)
-        beta = inverse @ (x.T @ y)
-        left = np.sum((y - x @ beta) ** 2, axis=0)
+        inverses = np.linalg.pinv(x.mT @ x, rcond=1e-12, hermitian=True)
         known = 0.5 * float(first.sum()) * np.log(1.0 - memory * memory)
-        # A driver that did not move has no slope: its variance is infinite.
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            slopes.append(beta[: scale.size] / scale[:, None])
-            inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
-        variances.append(np.maximum(left / df, _ROUNDING))
-        likelihoods.append(known - 0.5 * rows * np.log(np.maximum(left / rows, _ROUNDING)))
-    return _Lines(
-        np.array(slopes), np.array(inverses), np.array(variances), np.array(likelihoods), df
-    )
+        for fit, own_x, inverse, own_scale in zip(fits, x, inverses, scale, strict=True):
+            fit.append(_regressed(own_x, y, inverse, own_scale, known))
+    df = max(values.shape[0] - columns.shape[2], 1)
+    return [
+        _Lines(np.array(slopes), np.array(inverses), np.array(variances), np.array(likelihoods), df)
+        for slopes, inverses, variances, likelihoods in (zip(*fit, strict=True) for fit in fits)
+    ]
+
+
+def _regressed(
+    x: FloatArray, y: FloatArray, inverse: FloatArray, scale: FloatArray, known: float
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return slopes, inverse, variance and likelihood of each count in ``y``, as in ``_Lines``.
+
+    ``inverse`` is that of ``x``'s products; ``known`` is the part of the likelihood that depends on
+    the AR(1) coefficient alone.
+    """
+    rows, columns = x.shape
+    beta = inverse @ (x.T @ y)
+    left = np.sum((y - x @ beta) ** 2, axis=0)
+    own = slice(scale.size)
+    # A driver that did not move has no slope: its variance is infinite.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        slopes = beta[own] / scale[:, None]
+        inverse = inverse[own, own] / np.outer(scale, scale)
+    variance = np.maximum(left / max(rows - columns, 1), _ROUNDING)
+    likelihood = known - 0.5 * rows * np.log(np.maximum(left / rows, _ROUNDING))
+    return slopes, inverse, variance, likelihood
 
 
 def _fresh(data: FloatArray, first: NDArray[np.bool_], memory: float) -> FloatArray:
-    """Quasi-difference the rows of each stretch, so that their errors are no longer correlated."""
-    out = data - memory * np.roll(data, 1, axis=0)
-    out[first] = np.sqrt(1.0 - memory * memory) * data[first]
+    """Quasi-difference the rows of each stretch, so that their errors are no longer correlated.
+
+    ``data`` is [..., rows, columns].
+    """
+    out = data - memory * np.roll(data, 1, axis=-2)
+    out[..., first, :] = np.sqrt(1.0 - memory * memory) * data[..., first, :]
     return out
 
 
