@@ -156,10 +156,10 @@ def slowed(fits: Sequence[ModelFit], problem: Problem, phi: float) -> tuple[floa
     fill.  Lumps and steps about one line also look bent: if they explain nearly as much, there is
     no knee.
     """
-    knee, bent = _best_knee(problem, phi, np.linspace(*_KNEES))
+    knee, _, _ = _best_knee(problem, phi, np.linspace(*_KNEES))
     step = (_KNEES[1] - _KNEES[0]) / (_KNEES[2] - 1)
-    knee, bent = _best_knee(problem, phi, np.linspace(knee - step, knee + step, _FINER))
-    before, after = bent.beta[1:].tolist()
+    finer = np.linspace(knee - step, knee + step, _FINER)
+    knee, (before, after), bent_rss = _best_knee(problem, phi, finer)
     if knee < _LATE_KNEE or not _SLOWED * after <= before <= _OTHER_FILL * after:
         return None
     n = problem.y.size
@@ -167,7 +167,7 @@ def slowed(fits: Sequence[ModelFit], problem: Problem, phi: float) -> tuple[floa
     def worse_by(fit: ModelFit) -> float:
         rss = float((whiten(fit.residuals[:, None], phi, problem.gaps) ** 2).sum())
         more = fit.model.parameters - _TWO_LINES_COST
-        return float(n * np.log(max(rss, 1e-300) / bent.rss) + more * np.log(n))
+        return float(n * np.log(max(rss, 1e-300) / bent_rss) + more * np.log(n))
 
     best = min(0.0, worse_by(fits[0]))
     straight = any(is_plain(fit.model) and worse_by(fit) <= best + _DECIDE_WITHIN for fit in fits)
@@ -184,14 +184,17 @@ def _ramp_ends(fit: ModelFit, problem: Problem) -> float:
     return float(problem.shapes.x[np.argmax(ramp >= 1.0)]) if ramp[-1] >= 1.0 else np.inf
 
 
-def _best_knee(problem: Problem, phi: float, knees: FloatArray) -> tuple[float, _Whitened]:
-    x = problem.shapes.x
-
-    def bent(knee: float) -> _Whitened:
-        legs = [np.ones_like(x), np.minimum(x, knee), np.maximum(x - knee, 0.0)]
-        return _whitened(np.column_stack(legs), problem.y, phi, problem.gaps)
-
-    return min(((knee, bent(knee)) for knee in knees.tolist()), key=lambda one: one[1].rss)
+def _best_knee(
+    problem: Problem, phi: float, knees: FloatArray
+) -> tuple[float, tuple[float, float], float]:
+    """Return the best of ``knees``, the slopes before and after it, and the fit's rss."""
+    x, at = problem.shapes.x, knees[:, None]
+    legs = [np.ones_like(x), np.minimum(x, at), np.maximum(x - at, 0.0), problem.y]
+    white = whiten(np.stack(np.broadcast_arrays(*legs), axis=-1), phi, problem.gaps)
+    _, beta, rss = _least_squares(white)
+    best = int(np.argmin(rss))
+    _, before, after = beta[best].tolist()
+    return float(knees[best]), (before, after), float(rss[best])
 
 
 def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
@@ -351,22 +354,31 @@ def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> boo
 
 @dataclass(frozen=True)
 class _Whitened:
-    """Coefficients with their covariance, and the residual sum of squares under AR(1) noise."""
+    """Coefficients with their covariance under AR(1) noise."""
 
     beta: FloatArray
     cov: FloatArray
-    rss: float
 
 
 def _whitened(design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray) -> _Whitened:
     """Fit least squares under AR(1) noise of ``phi``."""
-    white = whiten(np.column_stack([design, y]), phi, gaps)
-    x, z = white[:, :-1], white[:, -1]
-    inverse = np.linalg.pinv(x.T @ x)
-    beta = inverse @ (x.T @ z)
+    inverse, beta, rss = _least_squares(whiten(np.column_stack([design, y]), phi, gaps))
+    return _Whitened(beta, inverse * rss / max(y.size - beta.size, 1))
+
+
+def _least_squares(white: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Regress the last column of ``white`` [..., rows, k + 1] on the others.
+
+    Returns:
+        The inverse of their products [..., k, k], the coefficients [..., k], and the residual sum
+        of squares [...], at least 1e-300.
+    """
+    x, z = white[..., :-1], white[..., -1:]
+    inverse = np.asarray(np.linalg.pinv(x.mT @ x), dtype=np.float64)
+    beta = inverse @ (x.mT @ z)
     residual = z - x @ beta
-    rss = max(float(residual @ residual), 1e-300)
-    return _Whitened(beta, inverse * rss / max(y.size - x.shape[1], 1), rss)
+    rss: FloatArray = np.maximum((residual.mT @ residual)[..., 0, 0], 1e-300)
+    return inverse, beta[..., 0], rss
 
 
 def surely_ends(before: float, after: float, cov: FloatArray) -> bool:

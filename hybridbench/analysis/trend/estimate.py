@@ -254,8 +254,8 @@ def _from_models(
     dips = find_dips(blocks, sawtooth, opts.quantile)
     problem, works = _problem(samples, blocks, opts, dips)
     phi = choose_phi(problem, opts.max_steps)
-    ranked = rank_models(problem, phi, opts.max_steps)
-    near = [m for m in ranked[:_MOST_MODELS] if m.bic <= ranked[0].bic + _REPORT_WITHIN]
+    ranked = rank_models(problem, phi, opts.max_steps, _MOST_MODELS)
+    near = [m for m in ranked if m.bic <= ranked[0].bic + _REPORT_WITHIN]
     wide = cautious_phi(phi, len(blocks))
     fits = [fit_model(problem, model, wide) for model in near]
     best = fits[0]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.distributions import autocorrelation
 from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.trend.shapes import Beside, Candidate, Shapes, Warmup
+from hybridbench.analysis.trend.shapes import Beside, Candidate, Group, Shapes, Warmup
 
 MAX_PHI = 0.985
 FIRST_PHI = 0.3  # before the noise is known
@@ -86,14 +86,21 @@ class ModelFit:
         return float(self.beta[at]), float(np.sqrt(self.cov[at, at]))
 
 
-def rank_models(problem: Problem, phi: float, max_steps: int) -> list[Model]:
-    """Return every candidate with its best number of greedy steps, best BIC first."""
-    models = [
-        scored.model(i)
-        for scored in _score_groups(problem, phi, max_steps)
-        for i in range(scored.bic.size)
+def rank_models(
+    problem: Problem, phi: float, max_steps: int, most: int | None = None
+) -> list[Model]:
+    """Return the best ``most`` candidates, or all, with their best number of greedy steps.
+
+    The best BIC comes first.
+    """
+    groups = _score_groups(problem, phi, max_steps)
+    starts = np.cumsum([0, *(scored.bic.size for scored in groups)])
+    order = np.argsort(np.concatenate([scored.bic for scored in groups]), kind="stable")[:most]
+    owners = np.searchsorted(starts, order, side="right") - 1
+    places = order - starts[owners]
+    return [
+        groups[group].model(i) for group, i in zip(owners.tolist(), places.tolist(), strict=True)
     ]
-    return sorted(models, key=lambda model: model.bic)
 
 
 def best_model(problem: Problem, phi: float, max_steps: int) -> Model:
@@ -144,13 +151,13 @@ def fit_model(problem: Problem, model: Model, phi: float) -> ModelFit:
 
 
 def whiten(matrix: FloatArray, phi: float, gaps: FloatArray) -> FloatArray:
-    """Whiten ``matrix`` [blocks, columns]: each row less its prediction from the row before."""
+    """Whiten ``matrix`` [..., blocks, columns]: each row less its prediction from the last."""
     out = np.empty_like(matrix)
-    out[0] = matrix[0] * np.sqrt(1.0 - phi * phi)
+    out[..., 0, :] = matrix[..., 0, :] * np.sqrt(1.0 - phi * phi)
     reach = phi**gaps
     # After a gap, less is predicted and the innovation is larger.
     scale = np.sqrt((1.0 - phi * phi) / (1.0 - reach * reach))
-    out[1:] = scale[:, None] * (matrix[1:] - reach[:, None] * matrix[:-1])
+    out[..., 1:, :] = scale[:, None] * (matrix[..., 1:, :] - reach[:, None] * matrix[..., :-1, :])
     return out
 
 
@@ -182,7 +189,7 @@ def _gram(problem: Problem, phi: float) -> _Gram:
 class _Scored:
     """The candidates of one size, each with its best number of steps."""
 
-    group: Sequence[Candidate]
+    candidates: Sequence[Candidate]
     bic: FloatArray
     steps: NDArray[np.int64]  # [candidates, most steps]: in the order in which they were chosen
     count: NDArray[np.int64]  # how many of those steps are kept
@@ -190,29 +197,25 @@ class _Scored:
     def model(self, i: int) -> Model:
         """Return candidate ``i``, as ranked."""
         kept = tuple(self.steps[i, : self.count[i]].tolist())
-        return Model(self.group[i], kept, float(self.bic[i]))
+        return Model(self.candidates[i], kept, float(self.bic[i]))
 
 
 def _score_groups(problem: Problem, phi: float, max_steps: int) -> list[_Scored]:
     gram = _gram(problem, phi)
-    return [
-        _score_group(gram, group, places, max_steps) for group, places in problem.shapes.by_size
-    ]
+    return [_score_group(gram, group, max_steps) for group in problem.shapes.groups]
 
 
-def _score_group(
-    gram: _Gram, group: Sequence[Candidate], places: NDArray[np.int64], max_steps: int
-) -> _Scored:
+def _score_group(gram: _Gram, group: Group, max_steps: int) -> _Scored:
     """Score the candidates of one size together; each keeps its best number of steps."""
-    cost = np.array([c.parameters for c in group], dtype=np.float64)
+    cost = group.cost
     log_n = float(np.log(gram.blocks))
     # With more steps than this, the fit has no residual left to judge it by.
     room = int((gram.blocks - 3 - cost.max()) // _STEP_PARAMETERS)
     most = min(max_steps, room)
-    best_bic = np.full(len(group), np.inf)
-    best_count = np.zeros(len(group), dtype=np.int64)
-    search = _StepSearch(gram, places, steps=most > 0)
-    chosen = np.zeros((len(group), max(most, 0)), dtype=np.int64)
+    best_bic = np.full(cost.size, np.inf)
+    best_count = np.zeros(cost.size, dtype=np.int64)
+    search = _StepSearch(gram, group.places, most)
+    chosen = np.zeros((cost.size, max(most, 0)), dtype=np.int64)
     for count in range(most + 1):
         left = np.maximum(search.left, _LEAST_LEFT)
         bic = gram.blocks * np.log(left) + (cost + _STEP_PARAMETERS * count) * log_n
@@ -220,8 +223,8 @@ def _score_group(
         best_bic = np.where(better, bic, best_bic)
         best_count = np.where(better, count, best_count)
         if count < most:
-            chosen[:, count] = search.add_best(more=count + 1 < most)
-    return _Scored(group, best_bic, chosen, best_count)
+            chosen[:, count] = search.add_best()
+    return _Scored(group.candidates, best_bic, chosen, best_count)
 
 
 class _StepSearch:
@@ -231,18 +234,20 @@ class _StepSearch:
     from them (Gram-Schmidt), so nothing is solved twice.
     """
 
-    def __init__(self, gram: _Gram, places: NDArray[np.int64], *, steps: bool) -> None:
-        """``places`` [models, columns]; without ``steps`` only ``left`` is computed, faster."""
-        self._products = gram.products[gram.columns :, gram.columns :] if steps else None
+    def __init__(self, gram: _Gram, places: NDArray[np.int64], steps: int) -> None:
+        """``places`` [models, columns]; at most ``steps`` will be added, 0 is faster."""
+        self._products = gram.products[gram.columns :, gram.columns :] if steps > 0 else None
         models, size = places.shape
-        first = gram.columns if steps else gram.y
-        onto = np.zeros((models, 0, gram.y + 1 - first))
+        first = gram.columns if steps > 0 else gram.y
+        # The directions of the columns, and of the steps before the last.
+        self._directions = np.empty((models, size + max(steps - 1, 0), gram.y + 1 - first))
+        self._used = size
+        onto = self._directions[:, :size]
         if size:
             p = gram.products
             inner = p[places[:, :, None], places[:, None, :]] + _RIDGE * np.eye(size)
             root = np.linalg.inv(np.linalg.cholesky(inner))
-            onto = root @ p[places, first:]
-        self._onto = onto
+            onto[:] = root @ p[places, first:]
         self.left: FloatArray = 1.0 - np.einsum("mk,mk->m", onto[:, :, -1], onto[:, :, -1])
         if self._products is not None:
             own = np.diagonal(self._products)[:-1]
@@ -250,21 +255,26 @@ class _StepSearch:
             self._norm = own - np.einsum("mks,mks->ms", onto[:, :, :-1], onto[:, :, :-1])
             self._cross = to_y - np.einsum("mks,mk->ms", onto[:, :, :-1], onto[:, :, -1])
 
-    def add_best(self, *, more: bool) -> NDArray[np.int64]:
-        """Add to each model the step that explains most; ``more`` if another will follow."""
+    def add_best(self) -> NDArray[np.int64]:
+        """Add to each model the step that explains most."""
         assert self._products is not None
-        usable = self._norm > _STEP_LEFT
-        gain = np.where(usable, self._cross**2 / np.maximum(self._norm, _STEP_LEFT), 0.0)
+        # In place: these arrays are larger than a cache.
+        gain = self._cross**2
+        gain /= np.maximum(self._norm, _STEP_LEFT)
+        gain[self._norm <= _STEP_LEFT] = 0.0
         best: NDArray[np.int64] = np.argmax(gain, axis=1)
         rows = np.arange(best.size)
         self.left = self.left - gain[rows, best]
-        if more:
+        if self._used < self._directions.shape[1]:
             length = np.sqrt(np.maximum(self._norm[rows, best], _STEP_LEFT))
-            taken = np.einsum("mk,mks->ms", self._onto[rows, :, best], self._onto)
-            new = (self._products[best] - taken) / length[:, None]
-            self._onto = np.concatenate([self._onto, new[:, None, :]], axis=1)
-            self._norm = self._norm - new[:, :-1] ** 2
-            self._cross = self._cross - new[:, :-1] * new[:, -1:]
+            onto = self._directions[:, : self._used]
+            new = self._directions[:, self._used]
+            taken = np.einsum("mk,mks->ms", onto[rows, :, best], onto)
+            np.subtract(self._products[best], taken, out=new)
+            new /= length[:, None]
+            self._used += 1
+            self._norm -= new[:, :-1] ** 2
+            self._cross -= new[:, :-1] * new[:, -1:]
         return best
 
 

@@ -6,10 +6,11 @@ to three steps (detection.md, "Shapes").  Time runs from 0 to 1 over the judged 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,11 @@ class Trend(StrEnum):
     WORK_FASTER = "trend with work done that gets faster"
 
 
+# Columns, and what they cost in the BIC.
+_Extra: TypeAlias = tuple[tuple[int, ...], int]
+_Warmup: TypeAlias = tuple[Warmup, tuple[int, ...], int]
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One model without its steps: which columns it has and what they cost in the BIC."""
@@ -72,6 +78,15 @@ class Candidate:
         return f"{self.warmup.value} + {self.trend.value}"
 
 
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The candidates with the same number of columns."""
+
+    candidates: tuple[Candidate, ...]
+    places: NDArray[np.int64]  # [candidates, columns]: the columns of each
+    cost: FloatArray  # [candidates]: the parameters of each
+
+
 @dataclass(frozen=True)
 class Shapes:
     """All columns of all candidates at the blocks' times, and each candidate's indices.
@@ -83,22 +98,13 @@ class Shapes:
     x: FloatArray  # [blocks]
     columns: FloatArray  # [blocks, columns]
     growth: FloatArray  # [columns]
-    candidates: tuple[Candidate, ...]
+    groups: tuple[Group, ...]
     steps: FloatArray  # [blocks, blocks - 1]: one step up before each block but the first
 
-    @cached_property
-    def by_size(self) -> tuple[tuple[tuple[Candidate, ...], NDArray[np.int64]], ...]:
-        """The candidates grouped by number of columns, with their indices [candidates, columns]."""
-        groups: dict[int, list[Candidate]] = {}
-        for candidate in self.candidates:
-            groups.setdefault(len(candidate.columns), []).append(candidate)
-        return tuple(
-            (
-                tuple(group),
-                np.array([c.columns for c in group], dtype=np.int64).reshape(len(group), size),
-            )
-            for size, group in groups.items()
-        )
+    @property
+    def candidates(self) -> Iterator[Candidate]:
+        """All candidates, those with the same number of columns together."""
+        return (candidate for group in self.groups for candidate in group.candidates)
 
 
 @dataclass(frozen=True)
@@ -120,28 +126,45 @@ def build_shapes(
     Ramps and exponentials slower than ``slowest``, a share of the window, are not tried.
     """
     book = _Columns(x)
-    warmups = list(_warmups(book, slowest))
-    trends = list(_trends(book, works))
-    extras: list[tuple[tuple[int, ...], int]] = [((), 0)]
+    warmups = tuple(_warmups(book, slowest))
+    trends = tuple(_trends(book, works))
+    extras: list[_Extra] = [((), 0)]
     for one in beside:
         added = tuple(book.add(column, 0.0) for column in one.columns)
         extras += [(have + added, cost + one.parameters) for have, cost in extras]
-    candidates = tuple(
-        Candidate(
-            warmup,
-            trend.kind,
-            extra + columns + (() if trend.column is None else (trend.column,)),
-            trend.column,
-            1 + extra_cost + cost + trend.parameters,
-            len(extra),
-            trend.work,
-        )
-        for extra, extra_cost in extras
-        for warmup, columns, cost in warmups
-        for trend in trends
-    )
+    groups = _combined(tuple(extras), warmups, trends)
     steps = (np.arange(x.size)[:, None] >= np.arange(1, x.size)[None, :]).astype(np.float64)
-    return Shapes(x, np.column_stack(book.columns), np.array(book.growth), candidates, steps)
+    return Shapes(x, np.column_stack(book.columns), np.array(book.growth), groups, steps)
+
+
+# The columns of one run's metrics have the same indices, and a run has dozens of metrics.
+@lru_cache(maxsize=64)
+def _combined(
+    extras: tuple[_Extra, ...], warmups: tuple[_Warmup, ...], trends: tuple[_Trend, ...]
+) -> tuple[Group, ...]:
+    """Combine each of ``extras`` with each warm-up and each trend."""
+    groups: dict[int, list[Candidate]] = {}
+    for extra, extra_cost in extras:
+        for warmup, columns, cost in warmups:
+            for trend in trends:
+                candidate = Candidate(
+                    warmup,
+                    trend.kind,
+                    extra + columns + (() if trend.column is None else (trend.column,)),
+                    trend.column,
+                    1 + extra_cost + cost + trend.parameters,
+                    len(extra),
+                    trend.work,
+                )
+                groups.setdefault(len(candidate.columns), []).append(candidate)
+    return tuple(
+        Group(
+            tuple(group),
+            np.array([c.columns for c in group], dtype=np.int64).reshape(len(group), size),
+            np.array([c.parameters for c in group], dtype=np.float64),
+        )
+        for size, group in groups.items()
+    )
 
 
 class _Columns:
@@ -158,7 +181,7 @@ class _Columns:
         return len(self.columns) - 1
 
 
-def _warmups(book: _Columns, slowest: float) -> Iterable[tuple[Warmup, tuple[int, ...], int]]:
+def _warmups(book: _Columns, slowest: float) -> Iterable[_Warmup]:
     yield Warmup.NONE, (), 0
     for knee in KNEES:
         if knee <= slowest:
@@ -175,7 +198,7 @@ def _warmups(book: _Columns, slowest: float) -> Iterable[tuple[Warmup, tuple[int
         yield Warmup.LOG, (main, book.add(book.x / (scale + book.x), bend / 0.25)), 3
 
 
-def _exponential(book: _Columns, tau: float) -> tuple[Warmup, tuple[int, ...], int]:
+def _exponential(book: _Columns, tau: float) -> _Warmup:
     decay = np.exp(-book.x / tau)
     ends = np.exp(-np.array([0.75, 1.0]) / tau)
     main = book.add(1.0 - decay, float(ends[0] - ends[1]) / 0.25)
