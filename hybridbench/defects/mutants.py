@@ -187,12 +187,16 @@ def _patches(chosen: Sequence[Candidate], counted: Truth | None) -> Iterator[Pat
     for candidate in chosen:
         key = (candidate.file, candidate.holder, candidate.method)
         by_method.setdefault(key, []).append(candidate)
+    trees: dict[str, ast.Module] = {}
     for (file, holder_name, method), those in by_method.items():
+        if file not in trees:
+            trees[file] = ast.parse((_ENGINE / file).read_text(encoding="utf-8"))
         name = ".".join(["hybridbench.engine", *Path(file).with_suffix("").parts])
         module = importlib.import_module(name)
         holder: type = vars(module)[holder_name]
         healthy = vars(holder)[method]
-        changed = _compiled(file, holder_name, method, those, counted is not None)
+        node = next(m for h, m in _methods(trees[file]) if (h, m.name) == (holder_name, method))
+        changed = _compiled(file, node, those, counted is not None)
         names: dict[str, object] = {}
         exec(changed, vars(module), names)  # noqa: S102 - the engine's own source
         make = names["make"]
@@ -202,19 +206,19 @@ def _patches(chosen: Sequence[Candidate], counted: Truth | None) -> Iterator[Pat
 
 
 def _compiled(
-    file: str, holder: str, method: str, chosen: Iterable[Candidate], is_counted: bool
+    file: str, method: ast.FunctionDef, chosen: Iterable[Candidate], is_counted: bool
 ) -> CodeType:
-    """Compile ``make(__class__, count)``, which returns the changed method with its decorators."""
-    path = _ENGINE / file
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    node = next(m for h, m in _methods(tree) if (h, m.name) == (holder, method))
-    _Change(node, {c.place: c.slug for c in chosen}, is_counted).visit(node)
-    make = ast.parse(f"def make(__class__, {COUNTER}):\n    return {method}").body[0]
+    """Compile ``make(__class__, count)``, which returns the changed method with its decorators.
+
+    ``method`` itself is changed.
+    """
+    _Change(method, {c.place: c.slug for c in chosen}, is_counted).visit(method)
+    make = ast.parse(f"def make(__class__, {COUNTER}):\n    return {method.name}").body[0]
     assert isinstance(make, ast.FunctionDef)
-    make.body.insert(0, node)
+    make.body.insert(0, method)
     module = ast.fix_missing_locations(ast.Module([make], []))
     flags = __future__.annotations.compiler_flag
-    code: CodeType = compile(module, str(path), "exec", flags, dont_inherit=True)
+    code: CodeType = compile(module, str(_ENGINE / file), "exec", flags, dont_inherit=True)
     return code
 
 
