@@ -1,15 +1,17 @@
-"""Cases of surveys and of reclaiming: ``python -m tests.unit.sampling.surveyed CASE``.
+"""Cases of scans, surveys and of reclaiming: ``python -m tests.unit.sampling.surveyed CASE``.
 
-Each runs in its own process, because both visit every object and a test process has a million.
+Each runs in its own process, because they visit every object and a test process has a million.
 """
 
 from __future__ import annotations
 
 import gc
+import select
 import sys
 import weakref
 
 from hybridbench.records.heap import StageReading, SurveyRecord
+from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.heap_survey import (
     SurveyScope,
     start_survey,
@@ -119,6 +121,17 @@ class Knot:
 
     def __del__(self) -> None:
         Knot.freed += 1
+
+
+def a_scan_sees_frozen_objects() -> None:
+    make_knots(10)
+    gc.freeze()
+    scan = ForkScan(lambda: {"Link": (Link, 0)}, timeout_s=120.0)
+    scan.start()
+    while (report := scan.poll()) is None:
+        select.select([], [], [], 0.005)
+    assert report.error == ""
+    assert report.instances["Link"].collectible == 20
 
 
 def slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen() -> None:

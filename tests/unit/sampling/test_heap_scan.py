@@ -25,17 +25,17 @@ from hybridbench.sampling.forked_child import (
 from hybridbench.sampling.heap_scan import ForkScan, HeapScan
 from hybridbench.sampling.process import count_open_fds
 from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
+from tests.unit.sampling.test_heap_survey import surveyed
 
 PATIENCE_S = 120.0
 
 
 @pytest.fixture(autouse=True)
-def small_heap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Freeze all older objects, so that a child sees only those of its test."""
     gc.collect()
     gc.freeze()
-    if request.function is not test_frozen_objects_are_seen:
-        monkeypatch.setattr(gc, "unfreeze", lambda: None)
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
 def no_nodes() -> Mapping[str, tuple[type, int]]:
@@ -92,17 +92,7 @@ def test_what_something_still_reaches_is_retained_and_not_collectible() -> None:
 
 
 def test_frozen_objects_are_seen() -> None:
-    with undisturbed():
-        nodes = [Node() for _ in range(20)]
-        for left, right in zip(nodes[::2], nodes[1::2], strict=True):
-            left.other, right.other = right, left
-        gc.freeze()
-        nodes.clear()
-        del left, right
-        report = heap_scan()
-        gc.unfreeze()
-
-    assert report.instances["Node"].collectible == 20
+    surveyed("a_scan_sees_frozen_objects")
 
 
 def test_finalizers_of_garbage_do_not_act_on_the_world(tmp_path: Path) -> None:
