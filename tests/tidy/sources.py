@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -26,7 +27,12 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        # A tree is no garbage; collections while its nodes are made take twice the parser's time.
+        gc.disable()
+        try:
+            return ast.parse(self.text)
+        finally:
+            gc.enable()
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
