@@ -35,7 +35,9 @@ from hybridbench.series.owners import (
     keys_of,
     labels,
     levels_in_turn,
+    may_own,
     parts_of,
+    rounds_of,
     takes_turns,
 )
 from hybridbench.series.source import Line, Source
@@ -316,7 +318,7 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
     certain = [column for column in named if column in (*dates, *epochs)]
     certain += [column for column in dates if len(set(column.cells)) == len(grid.rows)]
     for column in (*certain, *named, *dates, *(c for c in epochs if names_epoch(c.name))):
-        if not _never_passes(column.cells):
+        if not _never_passes(column, columns):
             return column, unit_in(column.name)
     if source.interval_s is not None:
         return None, ""
@@ -338,11 +340,16 @@ def _may_be_of_sample(column: TextColumn, grid: Grid) -> bool:
     return not (of_ruby or of_tool or "expire" in column.name.lower())
 
 
-def _never_passes(cells: Sequence[str]) -> bool:
-    """Return whether the times are the same or recur, as the start times of processes do."""
-    moments = len(set(cells))
-    recur = _ROWS_OF_START * moments <= len(cells) and takes_turns(cells)
-    return len(cells) > 1 and (moments == 1 or recur)
+def _never_passes(times: TextColumn, columns: Sequence[TextColumn]) -> bool:
+    """Return whether times are the same or recur, as the start times of processes do.
+
+    Those of many series recur as well, but each owner has each of them once.
+    """
+    moments, rows = len(set(times.cells)), len(times.cells)
+    if _ROWS_OF_START * moments > rows or not takes_turns(times.cells):
+        return moments == 1 < rows
+    owners = (c.cells for c in columns if may_own(c) and 2 * len(set(c.cells)) <= rows)
+    return not any(len(set(zip(cells, times.cells, strict=True))) == rows for cells in owners)
 
 
 def _chosen_time(grid: Grid, source: Source, chosen: str) -> tuple[TextColumn, str]:
@@ -382,13 +389,7 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
     assert source.interval_s is not None, "a table without times was refused"
     part = {row: label for label, rows in parts.items() for row in rows}
     begins = np.zeros(row_count)
-    # Start a new sample at the first part that the current one already has.
-    seen: set[str] = set()
-    for row in range(row_count):
-        if part[row] in seen:
-            begins[row] = 1.0
-            seen = set()
-        seen.add(part[row])
+    begins[rounds_of([part[row] for row in range(row_count)])[1:]] = 1.0
     return Times(source.interval_s * np.cumsum(begins), absolute=False)
 
 

@@ -79,6 +79,17 @@ def labels(pairs: Iterable[tuple[str, str]]) -> str:
     return f"{{{labels}}}" if labels else ""
 
 
+def rounds_of(values: Sequence[object]) -> list[int]:
+    """Return the rows at which a round begins: the first, and each whose value recurs in its."""
+    begins, seen = list[int](), set[object]()
+    for row, value in enumerate(values):
+        if not row or value in seen:
+            begins.append(row)
+            seen = set()
+        seen.add(value)
+    return begins
+
+
 def levels_in_turn(value: FloatArray) -> int:
     """Return how many levels the numbers cycle through in a fixed order; 0 if they do not.
 
@@ -111,7 +122,7 @@ def _found_keys(columns: Sequence[TextColumn], times: Times | None) -> Sequence[
     if gpus or processes:
         # One GPU name is enough, and a process id implies its parent.
         return [*gpus[:1], *processes[:1]]
-    words = _names_first(filter(_may_own, columns))
+    words = _names_first(filter(may_own, columns))
     whole = [column for column in words if column in turns]
     together = bool(whole) and _recur(whole)
     owners: list[TextColumn] = []
@@ -155,11 +166,7 @@ def _recur(keys: Sequence[TextColumn]) -> bool:
     samples have one row each, occasionally two.
     """
     values = list(zip(*(key.cells for key in keys), strict=True))
-    samples: list[set[tuple[str, ...]]] = []
-    for row, value in enumerate(values):
-        if not row or value in samples[-1]:
-            samples.append(set())
-        samples[-1].add(value)
+    samples = [set(values[a:b]) for a, b in pairwise([*rounds_of(values), len(values)])]
     # The first and last samples may be incomplete.
     inner = samples[1:-1] or samples
     beside = list(pairwise(inner)) or [(inner[0], inner[0])]
@@ -187,7 +194,7 @@ def _tells_apart(columns: Sequence[TextColumn], times: Times) -> Sequence[TextCo
     return sorted(found, key=lambda c: len(set(c.cells)))[:1]
 
 
-def _may_own(column: TextColumn) -> bool:
+def may_own(column: TextColumn) -> bool:
     """Return whether a column identifies things: by words, or by numbers if its name implies it."""
     if _NUMBERED_OWNER.fullmatch(column.name):
         return True

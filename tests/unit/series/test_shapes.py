@@ -17,7 +17,9 @@ import pytest
 
 from hybridbench.foundation.errors import ConfigError, HybridbenchError
 from hybridbench.records.finding import VerdictKind
+from hybridbench.series.files import series_of
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
+from hybridbench.series.source import Source
 from hybridbench.series.units import meaning_of
 
 ZERO = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -505,6 +507,24 @@ def test_a_new_process_in_each_sample_hides_no_other(tmp_path: Path) -> None:
 
     assert rates(verdict) == {'RSS{PID="1234"}': "58.6"}
     assert any("300 series of one row left out" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize("form", ["JSON", "CSV"])
+def test_times_that_recur_in_each_of_many_series_are_those_of_the_samples(
+    tmp_path: Path, form: str
+) -> None:
+    pods = {f"pod-{n:02}": [2**30 + 2**20 * row * (n == 7) for row in ROWS] for n in range(25)}
+    if form == "JSON":
+        points = {pod: list(map(list, zip(MOMENTS, rss, strict=True))) for pod, rss in pods.items()}
+        text = json.dumps([{"metric": {"pod": pod}, "values": points[pod]} for pod in pods])
+    else:
+        rows = [f"{pod},{at(row)},{pods[pod][row]}" for pod in pods for row in ROWS]
+        text = "\n".join(["pod,time,rss_bytes", *rows])
+
+    file = series_of(Source("series"), text)
+
+    assert len(file.columns) == 25
+    assert {int(np.ptp(column.value)) for column in file.columns} == {0, 119 * 2**20}
 
 
 def test_a_gauge_that_cycles_is_one_series(tmp_path: Path) -> None:
