@@ -1,7 +1,8 @@
 """Read a file of series from any program: detect its shape and return its columns.
 
 Each shape has one reader: JSON (``json_shapes.py``), blocks of names and numbers (``pairs.py``), or
-a table (``table.py``).  A file of any other shape is refused in one sentence (``refusals.py``).
+a table (``table.py``).  All return tables of text (``grid.py``), and one pass finds the times, the
+owners and the numbers in them.  Any other shape is refused in one sentence (``refusals.py``).
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import codecs
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from hybridbench.analysis.findings import words
-from hybridbench.foundation.errors import ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.foundation.foreign import (
     GIB,
     LINE_BYTES_MAX,
     MIB,
-    WALL_S_MAX,
     ForeignDataError,
     TooLargeError,
     longest_line,
@@ -28,13 +29,13 @@ from hybridbench.foundation.foreign import (
     read_stream,
     unpacked,
 )
-from hybridbench.series.grid import RawColumn
-from hybridbench.series.json_shapes import json_table
+from hybridbench.series.grid import Grid, RawColumn, table_of
+from hybridbench.series.json_shapes import json_tables
 from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import AS_CSV, NO_SHAPE, what_it_is
 from hybridbench.series.source import Source, lines_of
 from hybridbench.series.table import table
-from hybridbench.series.timeline import Timeline, make_timeline
+from hybridbench.series.timeline import make_timeline
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -92,24 +93,38 @@ def series_of(source: Source, text: str) -> SeriesFile:
         if _BINARY.search(text) or not text.strip():
             raise source.wrong("is not text; give the numbers as CSV or JSON.")
         source.notes.append("NUL bytes removed")
-    columns = _columns(text, source)
-    timelines: dict[int, Timeline] = {}
-    for column in columns:
-        far = column.t_s[~(np.abs(column.t_s) <= WALL_S_MAX)]
-        if far.size:
-            raise source.wrong(
-                f"series {column.name} has a time of {far[0]:g} s, which is not a time; remove "
-                "that row."
-            )
-        if column.group not in timelines:
-            timelines[column.group] = make_timeline(column.t_s, source, absolute=column.absolute)
+    columns = _columns(_grids(text, source), source)
+    lines = {
+        group: make_timeline(one.t_s, source, absolute=one.absolute)
+        for group, one in {column.group: column for column in columns}.items()
+    }
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in columns):
         raise source.wrong(f"no column but the time has two numbers or more; {AS_CSV}.")
-    risen = tuple(column.in_order(timelines[column.group]) for column in columns)
-    return SeriesFile(source.name, risen, tuple(source.notes))
+    risen = []
+    for column in columns:
+        line = lines[column.group]
+        value = column.value[line.rows]
+        risen.append(replace(column, t_s=line.t_s, value=value, starts_s=line.starts_s))
+    return SeriesFile(source.name, tuple(risen), tuple(source.notes))
 
 
-def _columns(text: str, source: Source) -> list[RawColumn]:
+def _columns(grids: Sequence[Grid], source: Source) -> list[RawColumn]:
+    columns: list[RawColumn] = []
+    for grid in grids:
+        group = 1 + max((column.group for column in columns), default=-1)
+        try:
+            table = table_of(grid, source)
+        except ConfigError:
+            # The processes of a machine may be too many to read beside its own memory.
+            if not columns:
+                raise
+            source.notes.append(f"lists are not read: {grid.before.rstrip('.')}")
+        else:
+            columns += [replace(column, group=group + column.group) for column in table]
+    return columns
+
+
+def _grids(text: str, source: Source) -> list[Grid]:
     lines, left_out = lines_of(text)
     if not lines:
         raise source.wrong(f"{NO_SHAPE}.")
@@ -119,18 +134,18 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     # A time in brackets starts a log line, not JSON.
     is_json = is_json and not _IN_BRACKETS.match(start)
     if are_fields(lines):
-        return fields(lines, source)
+        return [fields(lines, source)]
     what = what_it_is(lines, is_json=is_json)
     if what:
         raise source.wrong(f"{what}.")
     if is_json:
-        return json_table(lines, source)
+        return json_tables(lines, source)
     if left_out:
         said = words.times(len(left_out), "line")
         source.notes.append(f"{said} from a shell or a tool skipped, first line {left_out[0]}")
     if are_pairs(lines):
-        return pairs(lines, source)
-    return table(lines, source)
+        return [pairs(lines, source)]
+    return [table(lines, source)]
 
 
 def _bytes(path: str, source: Source) -> bytes:

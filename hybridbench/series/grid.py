@@ -6,7 +6,7 @@ Each reader of a text shape produces a ``Grid``; the steps after that are the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +16,9 @@ import numpy as np
 
 from hybridbench.analysis.findings import words
 from hybridbench.analysis.record import FloatArray
-from hybridbench.foundation.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.units import format_duration
 from hybridbench.series.cells import (
     converted,
     favours_groups,
@@ -41,7 +42,6 @@ from hybridbench.series.owners import (
     takes_turns,
 )
 from hybridbench.series.source import Line, Source
-from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
     UNITS_S,
     BadTimeError,
@@ -83,7 +83,7 @@ _OF_RUBY, _OF_COLLECTOR = frozenset({"count", "minor_gc_count"}), "time"
 class RawColumn:
     """One column: its times, its numbers in the file's unit, and restart times (``starts_s``).
 
-    Readers return columns in the file's order; ``files.py`` then sorts them by time.
+    Its rows are in the file's order; ``files.py`` then sorts them by time.
     ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
     that the program usually writes, used if nothing else gives one.  ``text_at`` is the line and
     text of the first cell that is not a number, if any; ``is_fixed`` means that all cells are the
@@ -104,10 +104,6 @@ class RawColumn:
     step: float = 0.0
     counts: bool = False
     starts_s: tuple[float, ...] = ()
-
-    def in_order(self, line: Timeline) -> RawColumn:
-        """Return the column in the order of ``line``."""
-        return replace(self, t_s=line.t_s, value=self.value[line.rows], starts_s=line.starts_s)
 
 
 # Long format, as from pandas' melt or InfluxDB: one row per reading, with the name in one cell and
@@ -141,6 +137,8 @@ class Grid:
     of_tool: bool = False  # columns separated by spaces, as in the output of ps and similar tools
     groups: str = ""  # marks that separate thousands: the comma, if it also separates cells
     unsure: str = ","  # marks that may separate thousands or be the decimal point
+    counters: Set[str] = frozenset()  # columns that the file declares counters
+    before: str = ""  # begins the name of each column, if the file has several tables
 
     @classmethod
     def of_records(cls, records: Sequence[tuple[Line, Mapping[str, str]]]) -> Grid:
@@ -174,27 +172,20 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     """
     if not grid.rows:
         raise source.wrong("has a heading and no rows of numbers below it.")
-    grid = _with_whole_times(grid.stamped())
-    time, unit = _time_column(grid, source)
-    times = None
-    if time is not None:
-        at = grid.columns.index(time)
-        grid, times = _with_times(grid, at, unit, source)
-        time = grid.columns[at]
-        source.check_has_times()
+    grid, time, times = _timed(_with_whole_times(grid.stamped()), source)
     others = [column for column in grid.columns if column is not time]
     keys = keys_of(others, times, grid.owners)
     parts = parts_of(keys, len(grid.rows))
     of_nobody = times is None and not keys
     times = times or _counted_times(parts, len(grid.rows), source)
     parts = _lasting(parts, source)
-    if len(parts) > _PARTS_MAX:
+    metric, units = _metric_columns(others, keys)
+    if len(parts) > _PARTS_MAX and keys != [metric]:
         raise source.wrong(
             f"rows of {len(parts)} series, such as {next(iter(parts))}; keep "
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
     found: list[RawColumn] = []
-    metric, units = _metric_columns(others, keys)
     for group, rows in enumerate(parts.values()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.rows[row][0].number for row in rows]
@@ -210,7 +201,8 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             raw = [column.cells[row] for row in rows]
             cells = _ungrouped(name, raw, grid, lines[0], source)
             numbers = _column(name, own, cells, lines, usual.get(name, ""))
-            found.append(replace(numbers, name=name + label, group=group))
+            whole, counts = grid.before + name + label, column.name in grid.counters
+            found.append(replace(numbers, name=whole, group=group, counts=counts))
     if of_nobody and not any(map(PROCESS_ID.fullmatch, grid.names)):
         _refuse_turns(found, source)
     return found
@@ -264,6 +256,26 @@ def _with_whole_times(grid: Grid) -> Grid:
         for line, cells in grid.rows
     ]
     return replace(grid, names=[*grid.names[:at], "time", *grid.names[at + 2 :]], rows=rows)
+
+
+def _timed(grid: Grid, source: Source) -> tuple[Grid, TextColumn | None, Times | None]:
+    """Return the rows of ``grid`` that have times, the column of times, and the times.
+
+    Both are None if an interval is given instead.
+    """
+    column, unit = _time_column(grid, source)
+    if column is None:
+        return grid, None, None
+    at = grid.columns.index(column)
+    grid, times = _with_times(grid, at, unit, source)
+    if source.interval_s is not None:
+        raise UsageError(
+            f"{format_duration(source.interval_s)}: {source.name} already has times; leave the "
+            "option out.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--interval",
+        )
+    return grid, grid.columns[at], times
 
 
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:

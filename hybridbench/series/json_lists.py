@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hybridbench.foundation.errors import ConfigError
 from hybridbench.series.cells import is_number, number_in
-from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, table_of
+from hybridbench.series.grid import METRIC_NAME, Grid
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_since_1970, looks_like_time, names_epoch, names_time
 from hybridbench.series.units import SERVICE_UNITS, heading_unit, is_memory
@@ -110,7 +109,7 @@ def lists_in(
                 yield from lists_in(entry, line, path, around)
 
 
-def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
+def records(found: Iterable[ObjectList], source: Source) -> list[Grid]:
     """Build one row per object of the lists that hold the samples.
 
     Raises:
@@ -123,40 +122,22 @@ def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
     if not tables:
         raise source.wrong(f"holds no series; {EXPORT}, or a list of objects.")
     chosen = _of_samples(tables, source)
-    columns: list[RawColumn] = []
-    read: set[str] = set()
+    grids = []
     for paths in chosen:
         lists = [one for path in paths for one in tables[path]]
         if len(paths) > 1:
             lists = [replace(one, around={**one.around, "series": one.path}) for one in lists]
         before = f"{paths[0]}." if len(chosen) > 1 and paths[0] else ""
-        group = 1 + max((column.group for column in columns), default=-1)
-        try:
-            table = _with_counters(table_of(_grid(lists), source))
-        except ConfigError:
-            # The processes of a machine may be too many to read beside its own memory.
-            if not columns:
-                raise
-            continue
-        read.update(paths)
-        columns += [
-            replace(column, name=before + column.name, group=group + column.group)
-            for column in table
-        ]
-    _note_unread(tables, read, source)
-    return columns
+        grids.append(replace(_with_counters(_grid(lists)), before=before))
+    _note_unread(tables, {path for paths in chosen for path in paths}, source)
+    return grids
 
 
-def _with_counters(columns: Sequence[RawColumn]) -> list[RawColumn]:
+def _with_counters(grid: Grid) -> Grid:
     """Mark the values that a flag or a type beside them declares counters, as varnishstat does."""
-    told = {c.name: c.text_at[1] for c in columns if c.is_fixed and c.text_at is not None}
-
-    def counts(name: str) -> bool:
-        head, brace, owner = name.partition("{")
-        beside = (f"{head.removesuffix('value')}{kind}{brace}{owner}" for kind in _KINDS)
-        return any(told.get(one) in _COUNTERS for one in beside)
-
-    return [replace(column, counts=counts(column.name)) for column in columns]
+    kinds = {c.name for c in grid.columns if set(c.cells) - {""} <= _COUNTERS and any(c.cells)}
+    counts = (n for n in grid.names if any(n.removesuffix("value") + k in kinds for k in _KINDS))
+    return replace(grid, counters=frozenset(counts))
 
 
 def _note_unread(

@@ -14,7 +14,7 @@ from typing import TypeGuard
 import numpy as np
 
 from hybridbench.foundation.foreign import ForeignDataError, json_value
-from hybridbench.series.grid import VALUE, RawColumn
+from hybridbench.series.grid import VALUE, Grid, Row
 from hybridbench.series.json_lists import (
     EXPORT,
     Object,
@@ -27,8 +27,8 @@ from hybridbench.series.json_lists import (
 )
 from hybridbench.series.owners import labels
 from hybridbench.series.source import Line, Source
-from hybridbench.series.times import BadTimeError, names_time, parse_times
-from hybridbench.series.units import heading_unit, usual_units
+from hybridbench.series.times import names_time
+from hybridbench.series.units import heading_unit
 
 _SHOWN_CHARS = 40
 # Inside a document, a comma separates them.
@@ -40,14 +40,17 @@ _Values = Sequence[object]
 _Column = tuple[Object, str, _Values]
 
 
-def json_table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """Return the columns of a document, or of several that follow each other.
+def json_tables(lines: Sequence[Line], source: Source) -> list[Grid]:
+    """Return the tables of a document, or of several that follow each other.
 
     Raises:
         ConfigError: the text is not JSON, or holds no series.
     """
+    are_samples = False
     try:
-        return _document_table(json_value("\n".join(line.text for line in lines)), source)
+        document = json_value("\n".join(line.text for line in lines))
+        _refuse_error(document, source)
+        nodes: list[tuple[object, Line]] = [(document, Line(1, ""))]
     except ForeignDataError as error:
         if not any(isinstance(_value(line.text), dict | list) for line in lines[:2]):
             lines = list(_documents(lines))
@@ -56,22 +59,14 @@ def json_table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
                     f"starts like JSON and cannot be read: it {error}; give JSON "
                     "lines (one object a line) or an export of /api/v1/query_range."
                 ) from error
-    objects, lines = _objects(lines, source)
-    if all(isinstance(entry.get("m"), dict) for entry in objects):
-        return _labelled(list(_samples_of_run(objects)), source)
-    found = list(_series_in(objects))
-    if found and not any(is_json_number(value) for entry in objects for value in entry.values()):
-        return _labelled(found, source)
-    each = zip(lines, objects, strict=True)
-    return records((one for line, entry in each for one in lists_in([entry], line)), source)
-
-
-def _document_table(document: object, source: Source) -> list[RawColumn]:
-    """Return the columns of one document, at any nesting."""
-    _refuse_error(document, source)
-    is_table = isinstance(document, dict) and bool(table_in(document))
-    found = [] if is_table else list(_series_in(document))
-    return _labelled(found, source) if found else records(lists_in(document, Line(1, "")), source)
+        objects = _objects(lines, source)
+        nodes = [([entry], line) for entry, line in objects]
+        # An object with a number of its own is a sample, whatever lists it has.
+        are_samples = any(_has_number(entry) for entry, _ in objects)
+    found = [] if are_samples else [one for node, _ in nodes for one in _series_in(node)]
+    if found:
+        return [_labelled(found)]
+    return records((one for node, line in nodes for one in lists_in(node, line)), source)
 
 
 def _documents(lines: Sequence[Line]) -> Iterator[Line]:
@@ -95,14 +90,13 @@ def _value(text: str) -> object:
         return None
 
 
-def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[Line]]:
+def _objects(lines: Sequence[Line], source: Source) -> list[tuple[Object, Line]]:
     """Parse the object on each line; skip a few damaged lines.
 
     `podman stats --format json` and `pm2 jlist` in a loop print a list of objects on each.
     """
     each = ((line, _value(line.text)) for line in lines)
     parsed = [(line, {"list": v} if isinstance(v, list) else v) for line, v in each]
-    good = [(line, value) for line, value in parsed if isinstance(value, dict)]
     bad = [line for line, value in parsed if not isinstance(value, dict)]
     shown = repr(bad[0].text.strip()[:_SHOWN_CHARS]) if bad else ""
     source.leave_out(
@@ -112,17 +106,13 @@ def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[
         f"not a JSON object: {shown}; write one object a line.",
         few=0,
     )
-    return [value for _, value in good], [line for line, _ in good]
+    return [(value, line) for line, value in parsed if isinstance(value, dict)]
 
 
-def _samples_of_run(objects: Sequence[Object]) -> Iterator[_Series]:
-    """Yield the samples of a stored run: one ``{"t": 1.0, "m": {...}}`` per line."""
-    for entry in objects:
-        at, metrics = entry.get("t"), entry.get("m")
-        if is_json_number(at) and isinstance(metrics, dict):
-            for name, value in metrics.items():
-                if is_json_number(value):
-                    yield {"__name__": name}, [str(at)], [str(value)]
+def _has_number(entry: Object) -> bool:
+    """Return whether an object has a number of its own; a run's samples have only their time."""
+    numbers = any(map(is_json_number, entry.values()))
+    return numbers and not isinstance(entry.get("m"), dict)
 
 
 def _series_in(node: object) -> Iterator[_Series]:
@@ -157,6 +147,12 @@ def _tables(node: Object) -> Iterator[tuple[Sequence[_Column], _Values]]:
     if described:
         yield described, ()
         return
+    sample = node.get("m")
+    if isinstance(sample, dict) and is_json_number(node.get("t")):
+        # Of a stored run: {"t": 1.0, "m": {...}}.
+        numbers = {name: value for name, value in sample.items() if is_json_number(value)}
+        yield [({"name": name}, "", [value]) for name, value in numbers.items()], [node["t"]]
+        return
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = {"value": [value]} if of_metric and isinstance(value, list) else node
@@ -172,10 +168,6 @@ def _tables(node: Object) -> Iterator[tuple[Sequence[_Column], _Values]]:
     named = (column for key, column in plain.items() if names_time(key.removesuffix("s")))
     times = next(filter(_are_times, named), [])
     yield [(node, key if times else "", column) for key, column in plain.items()], times
-    # Grafana nests a list of columns.
-    for frame in node.values():
-        if isinstance(frame, list) and frame and all(map(is_column, frame)):
-            yield [(node, "", column) for column in frame], ()
 
 
 def _described(node: Object) -> list[_Column]:
@@ -252,35 +244,16 @@ def _unit(node: Object) -> str:
     return heading_unit(first.get("name") if isinstance(first, dict) else first)
 
 
-def _labelled(found: Sequence[_Series], source: Source) -> list[RawColumn]:
-    """Build one column per set of labels, each with its own times."""
-    source.check_has_times()
-    merged: dict[tuple[tuple[str, str], ...], tuple[list[str], list[str]]] = {}
+def _labelled(found: Sequence[_Series]) -> Grid:
+    """Build one row per point, named by its metric and the labels that differ."""
+    keys = sorted({key for of_one, *_ in found for key in of_one if key != "__name__"})
+    differ = [key for key in keys if len({of_one.get(key) for of_one, *_ in found}) > 1]
+    rows: list[Row] = []
     for of_one, times, values in found:
-        whole = merged.setdefault(tuple(sorted(of_one.items())), ([], []))
-        whole[0].extend(times)
-        whole[1].extend(values)
-    # Name each column by its metric and the labels that differ between series.
-    every = [dict(key) for key in merged]
-    keys = sorted({key for one in every for key in one if key != "__name__"})
-    differ = [key for key in keys if len({one.get(key) for one in every}) > 1]
-    names = [
-        one.get("__name__", "value") + labels((key, one[key]) for key in differ if key in one)
-        for one in every
-    ]
-    usual = usual_units(names, of_tool=False)
-    columns = []
-    for group, (name, (times, values)) in enumerate(zip(names, merged.values(), strict=True)):
-        try:
-            value, at = np.array(values, dtype=np.float64), parse_times(times)
-        except (ValueError, BadTimeError) as error:
-            raise source.wrong(
-                f'series {name} has a value that is not a [time, "number"] pair ({error}).'
-            ) from error
-        value[~np.isfinite(value)] = np.nan
-        unit = usual.get(name, "")
-        columns.append(RawColumn(name, at.t_s, value, at.absolute, group, usual_unit=unit))
-    return [column for column in columns if column.t_s.size > 0]
+        own = labels((key, of_one[key]) for key in differ if key in of_one)
+        name = of_one.get("__name__", "value") + own
+        rows += [(Line(0, ""), [name, *point]) for point in zip(times, values, strict=True)]
+    return Grid(["__name__", "time", "value"], rows, owners=["__name__"])
 
 
 def _refuse_error(document: object, source: Source) -> None:

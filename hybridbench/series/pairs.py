@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.foundation.labels import unlabelled
-from hybridbench.series.grid import Grid, RawColumn, table_of
+from hybridbench.series.grid import Grid
 from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_moment
 
@@ -65,8 +65,8 @@ def are_pairs(lines: Sequence[Line]) -> bool:
     return all_keys and (bool(pairs) or _is_status(numbers))
 
 
-def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """Return one column per name."""
+def pairs(lines: Sequence[Line], source: Source) -> Grid:
+    """Return a table of one column per name, one row per sample."""
     of_status = _is_status([line.text.strip() for line in lines[:_LOOKED_AT]])
     samples: list[tuple[Line, dict[str, str]]] = []
     dated: dict[str, dict[str, str]] = {}
@@ -96,8 +96,9 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         samples[-1][1][name] = value
     if odd:
         source.notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
-    columns = table_of(Grid.of_records(samples), source)
-    return [replace(column, counts=unlabelled(column.name) in counters) for column in columns]
+    grid = Grid.of_records(samples)
+    counts = (name for name in grid.names if unlabelled(name) in counters)
+    return replace(grid, counters=frozenset(counts))
 
 
 def _pair(text: str) -> tuple[str, str, bool, str] | None:
@@ -136,7 +137,7 @@ def are_fields(lines: Sequence[Line]) -> bool:
     return all(row is not None and len(row) > 1 for row in first)
 
 
-def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
+def fields(lines: Sequence[Line], source: Source) -> Grid:
     """Read logfmt: one row per line."""
     read = [(line, _fields(line.text)) for line in lines]
     source.leave_out(
@@ -145,7 +146,7 @@ def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         "not names and values",
         "not a line of names and values, such as `time=... rss=123MB`.",
     )
-    return table_of(Grid.of_records([(line, row) for line, row in read if row]), source)
+    return Grid.of_records([(line, row) for line, row in read if row])
 
 
 def _fields(text: str) -> dict[str, str] | None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridbench.analysis.findings import words
-from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.foundation.units import format_duration
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.series.times import is_epoch, is_moment, names_time, parse_times
 
 _BAD_SHARE = 0.01
@@ -104,20 +103,6 @@ class Source:
         elif bad:
             said = words.times(len(bad), "line")
             self.notes.append(f"{said} left out, {why}, first {bad[0].number}")
-
-    def check_has_times(self) -> None:
-        """Refuse an interval between samples, because the file already has times.
-
-        Raises:
-            UsageError: an interval was given.
-        """
-        if self.interval_s is not None:
-            raise UsageError(
-                f"{format_duration(self.interval_s)}: {self.name} already has times; leave the "
-                "option out.",
-                code=ErrorCode.OPTION_CONFLICT,
-                option="--interval",
-            )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
-from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, Row, table_of
+from hybridbench.series.grid import METRIC_NAME, Grid, Row
 from hybridbench.series.owners import TextColumn, labels, splits
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Line, Source, blank_cells, fitted, wide
@@ -37,8 +37,8 @@ _UNIT = re.compile(r"%|\u00b0?[cf]|[wvac]|[kmg]?hz|count|1")
 _GERMAN_DATE = re.compile(r"\d\d?\.\d\d?\.\d{4}\b")
 
 
-def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """Return the columns of a table with one row per line.
+def table(lines: Sequence[Line], source: Source) -> Grid:
+    """Return a table with one row per line.
 
     Raises:
         ConfigError: a heading is needed but missing, or lines do not fit the table.
@@ -61,7 +61,7 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     # Where the comma is the decimal point, the semicolon separates cells.
     unsure = {",": "", ";": ",."}.get(mark or "", ",")
     whole = _whole(read, rows, mark, source)
-    return table_of(replace(whole, of_tool=mark is None, groups=groups, unsure=unsure), source)
+    return replace(whole, of_tool=mark is None, groups=groups, unsure=unsure)
 
 
 def _is_row(text: str, width: int) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.findings import words
 from hybridbench.analysis.record import FloatArray
+from hybridbench.foundation.foreign import WALL_S_MAX
 from hybridbench.series.source import Source
 
 _DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
@@ -34,8 +35,11 @@ def make_timeline(t_s: FloatArray, source: Source, *, absolute: bool = False) ->
     """Order the rows of a file by time; ``absolute`` means epoch times.
 
     Raises:
-        ConfigError: times repeat or go back, as those of several processes do.
+        ConfigError: times repeat or go back, as those of several processes do, or are too far off.
     """
+    far = t_s[~(np.abs(t_s) <= WALL_S_MAX)]
+    if far.size:
+        raise source.wrong(f"has a time of {far[0]:g} s, which is not a time; remove that row.")
     rows, note = np.arange(t_s.size), source.notes.append
     if t_s.size > 2 and np.all(np.diff(t_s) <= 0) and t_s[0] > t_s[-1]:
         rows = rows[::-1]

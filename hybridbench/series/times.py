@@ -49,7 +49,7 @@ _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # also has a numeric month; text with more numbers, or with a sign, is a measurement.
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])(?:[01]?\d|2[0-3]):\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
-_LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
+_LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX, _CHARS_MAX = 60, 7, 80
 # Epoch seconds from 2001 to 2033 are 1e9 to 2e9; other numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCH_S_MIN, _EPOCH_S_MAX = 1e9, 2.0e9
@@ -232,6 +232,8 @@ def looks_like_time(cell: str) -> bool:
 @lru_cache(maxsize=4096)
 def is_moment(cell: str) -> bool:
     """Return whether ``cell`` is only a time."""
+    if len(cell) > _CHARS_MAX:
+        return False
     text = _plain(cell)
     has_mark = ":" in text or _ISO_LIKE.match(text)
     is_read = has_mark and any(_seconds(form, text) is not None for form in _ALL_FORMS)
