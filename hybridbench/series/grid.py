@@ -185,6 +185,8 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             f"rows of {len(parts)} series, such as {next(iter(parts))}; keep "
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
+    beside = dict.fromkeys((*grid.names, *(() if metric is None else metric.cells)))
+    usual = {**usual_units(list(beside), of_tool=grid.of_tool), **grid.units}
     found: list[RawColumn] = []
     for group, rows in enumerate(parts.values()):
         own = Times(times.t_s[rows], times.absolute)
@@ -194,7 +196,6 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
         if metric is not None:
             unit = f" ({first[units]})" if units is not None and first[units] else ""
             names = [_named(name, first[metric], unit) for name in names]
-        usual = {**usual_units(names, of_tool=grid.of_tool), **grid.units}
         for name, column in zip(names, grid.columns, strict=True):
             if column in (time, metric, units, *keys):
                 continue

@@ -70,6 +70,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "psutil": (lambda i: ("time,rss,vms,num_fds\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i},{2**35},40", {"rss": "60.0"}),
     "GCP, names above the times": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"kubernetes.io/container/memory/used_bytes": "60.0"}),
     "a row for each reading": (lambda i: ("timestamp,metric,value,unit\n" if i == 0 else "") + f"{at(i).isoformat()},rss,{1000 + i}.5,MiB\n{at(i).isoformat()},requests_total,{i * 30},\n{at(i).isoformat()},bytes_sent,{i * 30},", {"rss (MiB)": "60.0"}),
+    "psutil, a row for each reading": (lambda i: ("time,metric,value\n" if i == 0 else "") + "\n".join(f"{at(i).isoformat()},{name},{2**30 + 2**20 * i}" for name in ("rss", "vms")), {"rss": "60.0", "vms": "60.0"}),
     "melted, of two pods": (lambda i: ("time,pod,variable,value\n" if i == 0 else "") + "\n".join(f"{at(i).isoformat()},{pod},rss_bytes,{2**30 + 2**20 * i * (pod == 'a')}" for pod in "ab"), {'rss_bytes{pod="a"}': "60.0"}),
     "a time, a worker and its memory": (lambda i: "\n".join(f"[{at(i):%Y-%m-%d %H:%M:%S}] worker {n}: rss={123456 + 1000 * i * n} kB" for n in (0, 1)), {'rss{owner="worker 1"}': "58.6"}),
     "a time, a worker and a colon": (lambda i: "\n".join(f"{at(i):%H:%M:%S} worker {n}: rss: {123456 + 1000 * i * n} kB" for n in (0, 1)), {'worker 1: rss': "58.6"}),
@@ -235,10 +236,12 @@ def test_columns_of_a_document_keep_their_names(tmp_path: Path, shape: str) -> N
 
 def test_points_are_named_by_the_key_of_their_list(tmp_path: Path) -> None:
     points = {
-        key: [[t, rss * (key == "a")] for t, rss in zip(MOMENTS, RSS, strict=True)] for key in "ab"
+        key: [[t, rss * (key == "heapUsed")] for t, rss in zip(MOMENTS, RSS, strict=True)]
+        for key in ("heapUsed", "heapTotal")
     }
 
-    assert list(rates(judged(tmp_path, json.dumps(points)))) == ["a"]
+    # The names beside it say that it is in bytes.
+    assert rates(judged(tmp_path, json.dumps(points))) == {"heapUsed": "60.0"}
 
 
 @pytest.mark.parametrize("name", ["_step", "global_step", "#", "i", "seq", "batch", ""])
