@@ -13,7 +13,6 @@ from hybridbench.analysis.distributions import holm
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import next_limit_s, run_length_s
-from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
