@@ -97,8 +97,8 @@ from hybridbench.report.wording import (
 )
 
 _EVENTS_MAX = 200
+# If a metric's own window begins this much later, its row says when.
 _LATE_S: Final = 10.0
-"""If a metric's own window begins this much later, its row says when."""
 
 _HIGHER_IS_BETTER: Final = {
     derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse

@@ -44,7 +44,7 @@ def garbage_cycles(garbage: Sequence[object]) -> GarbageCycles:
     components = [part for part in _components(edges) if len(part) > 1 or part[0] in edges[part[0]]]
     on_cycles = [index for part in components for index in part]
     kinds = Counter(type(objects[index]) for index in on_cycles)
-    own = Counter({kind: number for kind, number in kinds.items() if not _is_container(kind)})
+    own = Counter({kind: number for kind, number in kinds.items() if kind.__module__ != "builtins"})
     named = [(kind.__qualname__, number) for kind, number in (own or kinds).most_common(6)]
     return GarbageCycles(
         components=len(components),
@@ -53,10 +53,6 @@ def garbage_cycles(garbage: Sequence[object]) -> GarbageCycles:
         types=tuple(named),
         shapes=_shapes(objects, edges, on_cycles, own or kinds),
     )
-
-
-def _is_container(kind: type) -> bool:
-    return kind.__module__ == "builtins"
 
 
 def _edges(objects: Sequence[object]) -> list[list[int]]:

@@ -254,15 +254,11 @@ class LivePaths:
                 place.size_bytes = self.weigh(place.objects)
                 continue
             # Size the largest containers one by one: one may hold more than all others together.
-            by_size = sorted(place.objects, key=_shallow_bytes)
+            by_size = sorted(place.objects, key=lambda one: sys.getsizeof(one, 0))
             rest = by_size[:-_LARGEST_PER_PLACE]
             some = draw.sample(rest, _SIZED_PER_PLACE - _LARGEST_PER_PLACE)
             largest = self.weigh(by_size[-_LARGEST_PER_PLACE:])
             place.size_bytes = largest + self.weigh(some) * len(rest) / len(some)
-
-
-def _shallow_bytes(found: object) -> int:
-    return sys.getsizeof(found, 0)
 
 
 def counts_by_class(top: Place) -> Mapping[str, int]:

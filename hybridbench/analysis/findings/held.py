@@ -398,9 +398,6 @@ def _words(sort: Sort, name: str) -> str:
 
 def _amount(value: float, unit: str) -> str:
     """Format a value without its unit, except bytes."""
-    return format_bytes(value) if unit == Unit.BYTES else _bare(value)
-
-
-def _bare(value: float) -> str:
-    rate = Rate(value, value - 1.0, value + 1.0, Unit.COUNT.value, "")
-    return bare_rate_text(rate)
+    if unit == Unit.BYTES:
+        return format_bytes(value)
+    return bare_rate_text(Rate(value, value - 1.0, value + 1.0, Unit.COUNT.value, ""))
