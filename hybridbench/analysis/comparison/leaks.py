@@ -27,7 +27,7 @@ from hybridbench.analysis.comparison.reasons import (
 )
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
-from hybridbench.analysis.findings.growth import exceeds
+from hybridbench.analysis.findings.growth import Undecided, exceeds
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.foundation.labels import unlabelled
@@ -45,8 +45,6 @@ from hybridbench.records.verdict import (
 GROWTH, DECAY = "growth", "decay"
 _LEAK = VerdictKind.LEAK.value
 
-# Findings reported elsewhere: a crash in the answer, an undecided trend with its metric.
-_LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
 _JUDGED = frozenset(
     {VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.CORRUPT, VerdictKind.DEGRADED}
 )
@@ -155,7 +153,6 @@ class _Side:
     def __init__(self, version: Version) -> None:
         self.version = version
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
-        judged = [f for f in judged if f.kind not in _LEFT_OUT]
         # A threshold has already been tested with its own interval: it is either missed or met.
         exact = [f for f in judged if f.exact or f.kind == ThresholdNotMet.kind]
         self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
@@ -163,11 +160,12 @@ class _Side:
             (f.kind, f.subject): f for f in judged if f not in exact and f.kind != GROWTH
         }
         self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
-        # Possible leaks, by subject only: their kind depends on what the run could observe.
+        # Possible leaks, by subject only: their kind depends on what the run could observe.  An
+        # undecided trend is compared with its metric.
         self.undecided: dict[str, Finding] = {
             f.subject: f
             for f in version.verdict.findings
-            if f.verdict is VerdictKind.INCONCLUSIVE and f.rates and f.kind not in _LEFT_OUT
+            if f.verdict is VerdictKind.INCONCLUSIVE and f.rates and f.kind != Undecided.kind
         }
         self.metrics: dict[str, MetricResult] = {m.metric: m for m in version.verdict.metrics}
         self.decay: dict[str, DecayResult] = {d.name: d for d in version.verdict.decay}
