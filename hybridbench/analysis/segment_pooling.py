@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings.growth import Growth
 from hybridbench.analysis.trend.reasons import (
     BoundedTogether,
     Growing,
@@ -316,7 +317,7 @@ def _with_pooled_rate(
     }
     for finding in findings:
         pooled = (rates.get((finding.subject, rate.per), rate) for rate in finding.rates)
-        yield replace(finding, rates=tuple(pooled)) if finding.kind == "growth" else finding
+        yield replace(finding, rates=tuple(pooled)) if finding.kind == Growth.kind else finding
 
 
 def _window(proving: Sequence[SegmentResult]) -> Window | None:

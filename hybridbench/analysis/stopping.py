@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hybridbench.analysis.findings.decay import CostChanged
 from hybridbench.analysis.findings.growth import Growth
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.finding import Finding, VerdictKind
@@ -27,9 +28,6 @@ _APART_SHARE = 0.1
 # A decay must hold over this much more data, as a share of the planned time: hit rates drift for
 # minutes, and neighbours' load comes and goes.
 _DECAY_APART_SHARE = 0.5
-
-_TREND = "growth"
-_DECAY = "decay"
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class _Stage:
             (leak_kind(finding.kind), finding.subject): finding
             for finding in look.verdict.findings
             if finding.verdict is VerdictKind.LEAK
-            and (finding.kind != _TREND or self.trend_counts(look))
+            and (finding.kind != Growth.kind or self.trend_counts(look))
         }
 
 
@@ -183,7 +181,7 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
     if decays:
         return _decay(stage)
     by_trend = last.verdict.kind is VerdictKind.LEAK and all(
-        f.kind == _TREND for f in last.verdict.findings if f.verdict is VerdictKind.LEAK
+        f.kind == Growth.kind for f in last.verdict.findings if f.verdict is VerdictKind.LEAK
     )
     if by_trend or is_undecided(last.verdict):
         return None
@@ -196,7 +194,7 @@ def _only_decays(verdict: Verdict) -> frozenset[str]:
     if verdict.kind is not VerdictKind.DEGRADED:
         return frozenset()
     found = [f for f in verdict.findings if f.verdict is VerdictKind.DEGRADED]
-    return frozenset(f.subject for f in found if all(f.kind == _DECAY for f in found))
+    return frozenset(f.subject for f in found if all(f.kind == CostChanged.kind for f in found))
 
 
 def _decay(stage: _Stage) -> StopReason | None:

@@ -27,7 +27,8 @@ from hybridbench.analysis.comparison.reasons import (
 )
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
-from hybridbench.analysis.findings.growth import Undecided, exceeds
+from hybridbench.analysis.findings.decay import CostChanged
+from hybridbench.analysis.findings.growth import Growth, Undecided, exceeds
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.foundation.labels import unlabelled
@@ -42,7 +43,7 @@ from hybridbench.records.verdict import (
     memory_result,
 )
 
-GROWTH, DECAY = "growth", "decay"
+GROWTH, DECAY = Growth.kind, CostChanged.kind
 _LEAK = VerdictKind.LEAK.value
 
 _JUDGED = frozenset(
