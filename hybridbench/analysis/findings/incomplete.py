@@ -69,11 +69,15 @@ class MachineGaveOut(Basis, frozen=True, kw_only=True):
     kind: ClassVar[str] = "stopped-early"
     meaning: ClassVar[str] = "The run ended before its planned time because memory or disk ran out."
     leads_to: ClassVar[str] = "INCONCLUSIVE"
+    decided_by_length: ClassVar[bool] = False
 
     message: str
 
     def words(self, found: Finding) -> Words:
         return Words(f"stopped before the planned end: {self.message}")
+
+    def advice(self, found: Finding) -> str:
+        return "Make room on the machine, in memory or on the disk, then repeat the run."
 
 
 class MemoryNotSeen(Basis, frozen=True, kw_only=True):

@@ -224,6 +224,7 @@ class NotIdle(Basis, frozen=True, kw_only=True):
     )
     leads_to: ClassVar[str] = "INCONCLUSIVE"
     question: ClassVar[str] = "the engine becomes idle when its traffic ends"
+    decided_by_length: ClassVar[bool] = False
 
     requests: float
     waited_s: float

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.records.finding import VerdictKind
+from hybridbench.analysis.findings.incomplete import MachineGaveOut
+from hybridbench.analysis.findings.requests import NotIdle
+from hybridbench.records.finding import Basis, Finding, VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.threshold_result import ThresholdOutcome, ThresholdResult
@@ -261,6 +263,23 @@ def test_a_command_goes_with_the_advice_that_it_is_for(kind: str, code: str) -> 
 
     assert step.code == code
     assert "--" not in str(step.text)
+
+
+@pytest.mark.parametrize(
+    ("basis", "said"),
+    [
+        (NotIdle(requests=2.0, waited_s=30.0), "Find what the engine was still waiting for"),
+        (MachineGaveOut(message="only 300 MiB of memory left"), "Make room on the machine"),
+    ],
+)
+def test_what_no_length_decides_is_not_to_be_run_for_longer(basis: Basis, said: str) -> None:
+    finding = Finding(basis, VerdictKind.INCONCLUSIVE, "run")
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "", (finding,), (), (60.0, 180.0), "")
+
+    step = next_step(verdict, Manifest(command=COMMAND, planned_duration_s=180.0))
+
+    assert str(step.text).startswith(said)
+    assert step.code == "hybridbench soak --duration 3m"
 
 
 @pytest.mark.parametrize(
