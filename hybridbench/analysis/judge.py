@@ -12,7 +12,7 @@ from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.facts.readings import readable
-from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.facts.window import FIRST_LOOK, Window
 from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.findings.containers import container_findings
 from hybridbench.analysis.findings.decay import Decay, judge_decay
@@ -46,7 +46,6 @@ from hybridbench.analysis.processes import with_processes, worst_memory
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
-from hybridbench.analysis.stopping import FIRST_LOOK
 from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds
 from hybridbench.analysis.trend.metric_trend import (
     Effort,

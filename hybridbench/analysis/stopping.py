@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hybridbench.analysis.facts.window import FIRST_LOOK
 from hybridbench.analysis.findings.decay import CostChanged
 from hybridbench.analysis.findings.growth import Growth
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.finding import Finding, VerdictKind
 from hybridbench.records.verdict import Verdict, leak_kind
-
-# Share of the planned time after which a trend counts even without a ``steady`` event, and before
-# which the live view calls none a leak.
-FIRST_LOOK = 0.5
 
 # The two looks that agree must have different data: they must be at least this far apart, both in
 # seconds and as a share of the judged time at the later look.

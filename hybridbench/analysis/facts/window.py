@@ -25,6 +25,9 @@ PAUSES = ("drain", "idle")
 # Without ``steady``, a fill at constant speed looks like a leak to any statistic for the first 45
 # minutes (detection.md, "What it cannot do").
 LEAK_WITHOUT_STEADY_S = 45 * 60.0
+# Share of the planned time after which a trend counts while the run goes on, even without
+# ``steady``; before it, the live view calls none a leak.
+FIRST_LOOK = 0.5
 _TRAFFIC = ("warmup", "steady", "resume")
 _ENDS = (Crash, Interrupted)
 
