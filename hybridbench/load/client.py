@@ -534,6 +534,9 @@ class LoadClient:
             counts[f"requests_with.{mark}"] += 1
             if end is End.FAILED:
                 counts[f"requests_failed_with.{mark}"] += 1
+        if end in (End.FINISHED, End.CUT):
+            # What a server keeps of any request, however it ends, grows with their sum alone.
+            counts["requests_accepted"] += 1
         if end is End.FINISHED:
             counts["finishes"] += 1
             self._lost.clear()

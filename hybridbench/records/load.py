@@ -21,6 +21,7 @@ LATE: Final = "late"
 # What the client counts from its start, under the names of event counters.
 COUNTED: Final = (
     "requests_submitted",
+    "requests_accepted",
     "finishes",
     "requests_rejected",
     "requests_failed",

@@ -65,6 +65,7 @@ _TELLING = (
     "abort_decode",
     "requests_aborted",
     "node_splits",
+    "requests_accepted",
     "requests_submitted",
     "admissions",
     "prefix_hits",

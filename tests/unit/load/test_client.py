@@ -129,6 +129,7 @@ def test_every_interface_is_served_and_every_request_ends_once(api: Api, stream:
     assert counts["requests_failed"] == 0
     cut_off = counts["abort_queued"] + counts["abort_prefill"] + counts["abort_decode"]
     assert counts["requests_aborted"] == cut_off > 0
+    assert counts["requests_accepted"] == counts["finishes"] + cut_off
     assert counts["finishes"] <= served.server.answered <= counts["finishes"] + cut_off
     assert 2 * counts["finishes"] <= counts["output_tokens"] <= 6 * counts["finishes"]
 
