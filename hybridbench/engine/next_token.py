@@ -165,10 +165,12 @@ def _floor_among(
     before = values.cumsum(dim=-1) - values
     # top_p is a share of the mass that top_k keeps.
     mass = before[:, -1:] + values[:, -1:]
-    whole = torch.tensor([k > width for k in top_k], device=values.device).unsqueeze(1)
-    mass = mass.where(~whole, 1.0)
+    whole = None
+    if any(k > width for k in top_k):
+        whole = torch.tensor([k > width for k in top_k], device=values.device).unsqueeze(1)
+        mass = mass.where(~whole, 1.0)
     limit = mass * values.new_tensor([p.top_p for p in params]).unsqueeze(1)
     # Always keep the first token: the smallest values of top_p round to 0.
     kept = allowed & ((before < limit) | (ranks == 0))
     floor = values.gather(1, kept.sum(dim=-1, keepdim=True) - 1)
-    return floor, not bool((whole & kept[:, -1:]).any())
+    return floor, whole is None or not bool((whole & kept[:, -1:]).any())
