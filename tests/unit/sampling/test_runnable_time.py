@@ -25,6 +25,7 @@ class Threads:
         self.ran_s = {1: 0.0, 2: 0.0}
         self.waited_s = {1: 0.0, 2: 0.0}
         self.state = {1: "S", 2: "S"}
+        self._written: dict[Path, str] = {}
         self._write()
         self.could_run = RunnableTime(PID, self.clock.monotonic_s, proc)
 
@@ -41,12 +42,18 @@ class Threads:
     def _write(self) -> None:
         for tid, state in self.state.items():
             folder = self.proc / str(PID) / "task" / str(tid)
-            folder.mkdir(parents=True, exist_ok=True)
             ticks = int(self.ran_s[tid] * os.sysconf("SC_CLK_TCK"))
             fields = [state, *["0"] * 10, str(ticks), "0"]
-            (folder / "stat").write_text(f"{tid} (a (name) S) {' '.join(fields)}\n")
+            self._store(folder / "stat", f"{tid} (a (name) S) {' '.join(fields)}\n")
             ran_ns, waited_ns = int(self.ran_s[tid] * 1e9), int(self.waited_s[tid] * 1e9)
-            (folder / "schedstat").write_text(f"{ran_ns} {waited_ns} 1\n")
+            self._store(folder / "schedstat", f"{ran_ns} {waited_ns} 1\n")
+
+    def _store(self, path: Path, text: str) -> None:
+        """Write a file whose text has changed; a sleeping thread's files stay as they are."""
+        if self._written.get(path) != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            self._written[path] = text
 
 
 @pytest.fixture
