@@ -82,7 +82,7 @@ _THINGS = (
     r"listeners?|sock(et)?s?|conn(ection)?s?|clients?|sessions?|users?|channels?|streams?|"
     r"subscri\w+|slots?|blocks?|pages?|keys?|entry|entries|items?|elements?|caches?|pool\w*|"
     r"buffers?|instances?|proc(ess|esse)?s?|children|zombies?|containers?|timers?|watch(er|e)?s?|"
-    r"contexts?|tensors?|graphs?|locks?|(weak)?refs?|references?|prepared_statements?|documents|frames|states?|leases?|"
+    r"contexts?|tensors?|graphs?|locks?|(weak)?refs?|references?|prepared_statements?|documents|states?|leases?|"
     r"series|tables?|maps?|vmas?|regions?|segments?|chunks?|modules|classes|strings|closures|arenas?"
 )
 _HELD = re.compile(
@@ -139,7 +139,7 @@ _SO_FAR = re.compile(
     r"restarts|limited|throttled|"
     r"collections|preemptions|switches|forks|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|rx|tx|served|generated|rendered|processed|handled|executed|emitted|"
-    r"published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
+    r"ticks|jiffies|published|consumed|ingested|delivered|acked|invocations|runs|completed|finished|failed|"
     r"\w+_since_\w+|(total_)?allocated[_ ]objects|objects[_ ]allocated|"
     r"dropped|evicted|aborted|(lazy)?free[ds]|gc[-_]cycles|reclaimed|changes|expired|inserted|updated|deleted|exported|logged|seen|done|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc|pause)[_ ]time|energy|"
@@ -166,7 +166,7 @@ _MAY_COUNT = re.compile(
     r"(?!.*(pending|active|open(?!ed)|running|queue|live|held|waiting|buffer|ready|unack))"
     # A total may be of all time; a column without a heading may be anything.
     r"(number|total[_ ](?!.*(alloc|used|size|byte|mem|heap|free|rss)).*|(.*[_ .:/-])?"
-    r"(total_alloc|alloc(ation)?s|registered|views|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
+    r"(total_alloc|alloc(ation)?s|registered|views|frames|messages|lines|events|commits|queries|calls|jobs|samples|spans|records|commands|"
     r"transactions|batches|opened|offset|cost|usd|energy|disk|fs|filesystem|inodes?|store[.]size|"
     r"(log|wal|db|redo)[_ ](total_)?(size|bytes|lines|[kmg]i?b))([_ .{(].*)?|"
     # Of tasks or pages, for example, a program may count those that it has handled.
@@ -238,8 +238,11 @@ _COLLECTED = re.compile(
     re.I,
 )
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
+# The most so far, which never falls; a program's own VmHWM is among the cumulative ones.
+_PEAK = re.compile(r"(^|[^a-z])(hwm|peak|max_?rss|high_?water(_?mark)?)([^a-z]|$)", re.I)
 # Totals that include the page cache, used only if no memory column of the file excludes it.
 _WITH_CACHE = re.compile(
+    r"(.*[._])?cgroup([._]\w*)?[._](current|usage|used)(_(in_)?bytes)?|"
     r"(.*\.)?memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
     r"(kb|%|.*\.)memused(-percent)?|(\w+:)?system\.mem(ory)?\.used(\.\w+|\{.*\})?|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
@@ -378,7 +381,8 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
     # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
     is_young = bare in ("S0", "S1", "E") and "YGC" in beside
-    if of_processor or is_young or _SHOWN.search(bare) or _SHOWN.search(name):
+    is_shown = is_young or _SHOWN.search(bare) or _SHOWN.search(name)
+    if of_processor or is_shown or _is_peak(words, beside):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
@@ -387,6 +391,12 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.COUNTER, Unit.COUNT)
     is_left = bool(_IS_LEFT.search(words))
     return replace(level, higher_is_worse=not is_left, may_count=bool(_MAY_COUNT.fullmatch(words)))
+
+
+def _is_peak(words: str, beside: Sequence[str]) -> bool:
+    """Return whether a name is the most so far, beside memory that is not: alone, it must do."""
+    others = (name for name in beside if not _PEAK.search(_CAMEL_WORD.sub("_", name)))
+    return bool(_PEAK.search(words)) and any(map(is_memory, others))
 
 
 def _cache_role(name: str, level: Meaning, beside: Sequence[str]) -> Role | None:

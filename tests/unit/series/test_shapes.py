@@ -980,6 +980,7 @@ def test_few_digits_that_rise_bound_no_growth(
         *("gc_pause_total_ms", "totalRequests", "Page life expectancy", "VmHWM_kb"),
         r"\\host\Process(python)\% Processor Time",
         *("memory.events.high", "memory_events_local_oom_kill", "num_processes_started"),
+        *("proc_ticks", "host_jiffies"),
         'tasks{State="FINISHED"}',
     ],
 )
@@ -1005,7 +1006,7 @@ def test_free_space_on_a_disk_that_only_falls_is_undecided_like_the_space_in_use
     "name",
     [
         *("messages", "log_lines", "disk_used_bytes", "wal_bytes", "db_total_size_in_bytes"),
-        *("users_registered", "inode_used", "allocations"),
+        *("users_registered", "inode_used", "allocations", "frames"),
     ],
 )
 def test_a_count_of_events_or_a_backlog_is_undecided_unless_it_is_chosen(

@@ -197,6 +197,18 @@ def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
     assert meaning_of("slab_unreclaimable", ("anon",)).role is Role.LEVEL
 
 
+@pytest.mark.parametrize("name", ["hwm_kib", "peak_rss_mb", "PeakWorkingSet64", "ru_maxrss"])
+def test_the_most_memory_so_far_is_a_level_only_if_it_is_alone(name: str) -> None:
+    assert meaning_of(name, (name, "rss_kib")).role is Role.SHOWN
+    assert meaning_of(name, (name, "requests")).role is Role.LEVEL
+
+
+def test_what_a_cgroup_holds_contains_the_page_cache() -> None:
+    assert meaning_of("system_memory.cgroup_current_bytes").role is Role.WITH_CACHE
+    assert meaning_of("cgroup.memory.usage").role is Role.WITH_CACHE
+    assert meaning_of("cgroup_anon_bytes").role is Role.LEVEL
+
+
 def test_the_cache_fills_the_free_memory_beside_it() -> None:
     assert meaning_of("fields.free", ("fields.cached",)).role is Role.CACHE
     assert meaning_of("memory.free", ("memory.used",)).role is Role.LEVEL
