@@ -147,7 +147,7 @@ _SO_FAR = re.compile(
     r"heap[._]total_allocated|gc[._]memory[._](allocated|promoted)|(down|up)load(ed)?|transfer(red)?|"
     r"(net(work)?|disk|block|swapped|paged)[_ ](i(n(put)?)?|o(ut(put)?)?)|joules)"
     r"([_ .:/-](bytes|[kmg]i?b|count|total|num|size|in|documents|objects|pages|keys|rows|lines|"
-    r"tasks|jobs|req(uest)?s|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
+    r"full|tasks|jobs|req(uest)?s|messages|[mun]s|seconds|(in)?voluntary|conn(ection)?s?))*"
     # WiredTiger: bytes read into cache.
     r"([_ ]?[(\[]\w+[)\]]|[_ ](into|from|by)[_ ].*)?$|^cum(ulative)?_|"
     r"(^(if_)?|[._]op_)(in|out)_(bytes|octets|msgs|packets)$|(bytes|octets|msgs|packets)[_.](in|out)$|"
@@ -237,6 +237,8 @@ _COLLECTED = re.compile(
     r"(^|[_.])(memstats[_.])?alloc(_bytes)?$",
     re.I,
 )
+# Micrometer and JMX label the memory of a JVM: id="G1 Eden Space".
+_YOUNG_LABEL = re.compile(r'="[^"]*(eden|survivor) space', re.I)
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # The most so far, which never falls; a program's own VmHWM is among the cumulative ones.
 _PEAK = re.compile(r"(^|[^a-z])(hwm|peak|max_?rss|high_?water(_?mark)?)([^a-z]|$)", re.I)
@@ -247,9 +249,12 @@ _WITH_CACHE = re.compile(
     r"(kb|%|.*\.)memused(-percent)?|(\w+:)?system\.mem(ory)?\.used(\.\w+|\{.*\})?|\[mem\]used|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
 )
-# Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
+# Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size,
+# llamacpp:requests_processing.
 _REQUESTS = r"(requests?|reqs?|seqs?|sequences?)"
-_IN_FLIGHT = r"(running|waiting|queued?|swapped|pending|active|in_?flight|concurrent)"
+_IN_FLIGHT = (
+    r"(running|waiting|queued?|swapped|pending|active|in_?flight|concurrent|processing|deferred)"
+)
 _LOAD = re.compile(
     rf"(^|[:_. ])({_REQUESTS}[_ ]{_IN_FLIGHT}|{_IN_FLIGHT}[_ ]{_REQUESTS}([_ ]count)?|in_?flight|"
     r"(tgi|lightllm)_(queue|batch_current)_size)$",
@@ -379,8 +384,8 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     if other is not None:
         return replace(level, role=other, note="")
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(words)
-    # The young spaces of jstat -gcutil fill and empty all the time; a leak fills O.
-    is_young = bare in ("S0", "S1", "E") and "YGC" in beside
+    # The young spaces of a JVM fill and empty all the time; a leak fills the old one.
+    is_young = (bare in ("S0", "S1", "E") and "YGC" in beside) or _YOUNG_LABEL.search(name)
     is_shown = is_young or _SHOWN.search(bare) or _SHOWN.search(name)
     if of_processor or is_shown or _is_peak(words, beside):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)

@@ -258,6 +258,19 @@ def test_page_cache_and_counters_of_docker_are_no_leak(tmp_path: Path) -> None:
     }
 
 
+def test_processes_too_many_to_read_do_not_hide_the_memory_beside_them(tmp_path: Path) -> None:
+    processes = [{"pid": n, "rss_mib": 50.5 + n} for n in range(300)]
+    lines = [
+        {"ts": date, "rss_bytes": rss, "processes": processes}
+        for date, rss in zip(DATES[:40], GROWS, strict=False)
+    ]
+
+    verdict = judged(tmp_path, *lines)
+
+    assert [row.name for row in verdict.rows] == ["rss_bytes"]
+    assert "lists are not read: processes" in verdict.notes
+
+
 def test_the_pods_of_a_node_are_judged_beside_it(tmp_path: Path) -> None:
     def pod(name: str, rss: int, row: int) -> dict[str, object]:
         memory = {"time": DATES[row], "rssBytes": rss, "pageFaults": 100 * row}

@@ -980,7 +980,7 @@ def test_few_digits_that_rise_bound_no_growth(
         *("gc_pause_total_ms", "totalRequests", "Page life expectancy", "VmHWM_kb"),
         r"\\host\Process(python)\% Processor Time",
         *("memory.events.high", "memory_events_local_oom_kill", "num_processes_started"),
-        *("proc_ticks", "host_jiffies"),
+        *("proc_ticks", "host_jiffies", "bus_dropped_full"),
         'tasks{State="FINISHED"}',
     ],
 )
