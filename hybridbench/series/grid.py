@@ -62,7 +62,6 @@ from hybridbench.series.units import (
     WHOLE_UNITS,
     Role,
     is_memory,
-    kilobyte_of,
     meaning_of,
     unit_word,
     usual_units,
@@ -470,7 +469,8 @@ def _column(
     unit = unit_word(name) or {"MiB": "mb"}.get(usual, "")
     texts = [cell.strip() for cell in cells]
     filled = {i: written(text) for i, text in enumerate(texts) if not is_nothing(text)}
-    units = units_of(filter(None, filled.values()), kilobyte_of(name))
+    # A KB of memory is 1024 bytes, as in ps.
+    units = units_of(filter(None, filled.values()), kb=1024.0 if is_memory(name) else 1000.0)
     first, step = None, 0.0
     for index, one in filled.items():
         number = None if one is None else converted(float(one[0]), one[1], unit, units)

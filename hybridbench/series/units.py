@@ -242,6 +242,7 @@ _YOUNG_LABEL = re.compile(r'="[^"]*(eden|survivor) space', re.I)
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # The most so far, which never falls; a program's own VmHWM is among the cumulative ones.
 _PEAK = re.compile(r"(^|[^a-z])(hwm|peak|max_?rss|high_?water(_?mark)?)([^a-z]|$)", re.I)
+_RESIDENT = re.compile(r"rss|resident|[pu]ss|working_?set|footprint", re.I)
 # Totals that include the page cache, used only if no memory column of the file excludes it.
 _WITH_CACHE = re.compile(
     r"(.*[._])?cgroup([._]\w*)?[._](current|usage|used)(_(in_)?bytes)?|"
@@ -399,9 +400,9 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
 
 
 def _is_peak(words: str, beside: Sequence[str]) -> bool:
-    """Return whether a name is the most so far, beside memory that is not: alone, it must do."""
+    """Return whether a name is the most so far, beside what a process has now."""
     others = (name for name in beside if not _PEAK.search(_CAMEL_WORD.sub("_", name)))
-    return bool(_PEAK.search(words)) and any(map(is_memory, others))
+    return bool(_PEAK.search(words)) and any(map(_RESIDENT.search, others))
 
 
 def _cache_role(name: str, level: Meaning, beside: Sequence[str]) -> Role | None:
@@ -487,11 +488,6 @@ def bare_name(name: str) -> str:
 def is_memory(name: str) -> bool:
     """Return whether ``name`` has a word for memory."""
     return bool(_MEMORY.search(_CAMEL_WORD.sub("_", name)))
-
-
-def kilobyte_of(name: str) -> float:
-    """Return the number of bytes in one KB of column ``name``: 1024 for memory, as in ps."""
-    return _KIB if is_memory(name) else BYTE_FACTORS[_KERNEL_KB]
 
 
 def may_be_held(name: str) -> bool:

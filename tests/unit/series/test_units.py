@@ -202,9 +202,9 @@ def test_what_the_kernel_holds_for_a_cgroup_includes_what_it_can_free() -> None:
 
 
 @pytest.mark.parametrize("name", ["hwm_kib", "peak_rss_mb", "PeakWorkingSet64", "ru_maxrss"])
-def test_the_most_memory_so_far_is_a_level_only_if_it_is_alone(name: str) -> None:
+def test_the_most_memory_so_far_is_a_level_unless_it_is_beside_that_of_now(name: str) -> None:
     assert meaning_of(name, (name, "rss_kib")).role is Role.SHOWN
-    assert meaning_of(name, (name, "requests")).role is Role.LEVEL
+    assert meaning_of(name, (name, "memory_percent")).role is Role.LEVEL
 
 
 def test_what_a_cgroup_holds_contains_the_page_cache() -> None:
