@@ -249,10 +249,11 @@ def _labelled(found: Sequence[_Series]) -> Grid:
     keys = sorted({key for of_one, *_ in found for key in of_one if key != "__name__"})
     differ = [key for key in keys if len({of_one.get(key) for of_one, *_ in found}) > 1]
     rows: list[Row] = []
+    nowhere = Line(0, "")
     for of_one, times, values in found:
         own = labels((key, of_one[key]) for key in differ if key in of_one)
         name = of_one.get("__name__", "value") + own
-        rows += [(Line(0, ""), [name, *point]) for point in zip(times, values, strict=True)]
+        rows += [(nowhere, [name, *point]) for point in zip(times, values, strict=True)]
     return Grid(["__name__", "time", "value"], rows, owners=["__name__"])
 
 

@@ -66,10 +66,15 @@ def keys_of(
 
 def parts_of(keys: Sequence[TextColumn], row_count: int) -> Mapping[str, Sequence[int]]:
     """Group row numbers by owner label; without ``keys``, one group with an empty label."""
+    if not keys:
+        return {"": range(row_count)} if row_count else {}
+    known: dict[tuple[str, ...], list[int]] = {}
     parts: dict[str, list[int]] = {}
-    for row in range(row_count):
-        label = labels((key.name, key.cells[row].strip()) for key in keys)
-        parts.setdefault(label, []).append(row)
+    for row, cells in enumerate(zip(*(key.cells for key in keys), strict=True)):
+        if cells not in known:
+            own = zip((key.name for key in keys), map(str.strip, cells), strict=True)
+            known[cells] = parts.setdefault(labels(own), [])
+        known[cells].append(row)
     return parts
 
 
