@@ -28,7 +28,7 @@ _OF_DUMP = re.compile(r'^\{__name__="([^"]+)"(?:, )?([^}]*)\}')
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
 # A time that a loop prints in a frame: === 2026-11-03 10:00:00 ===, ## time 10:00:00, [10:00:00].
 _FRAMED = re.compile(
-    r"(?:[=#>~*]+|[+-]{2,})\s*(?:(?:time(?:stamp)?|date)\b[:=]?\s*)?(?P<ruled>.*?)\s*[=#*<~+-]*|"
+    r"(?:[=#>~*]+|[+-]{2,})\s*(?:(?:time(?:stamp)?|date)\b[:=]?\s*)?(?P<ruled>.*?)\s*[=#*<~+:-]*|"
     r"\[(?P<bracketed>[^][\",]+)\]|(?P<first>[\dA-Z].*):",
     re.I,
 )
