@@ -115,16 +115,14 @@ class Repeats:
         # As much time again, so that lack of time does not leave a difference undecided.
         begin_s = max(end_s, _now_s())
         end_s = begin_s + budget_s
-        for number, (request, control) in enumerate(same):
-            is_enough = number >= _MEASURED and self._noise[1] >= _MEASURED_TOKENS
-            if is_enough or _now_s() > begin_s + budget_s / 2:
-                break
-            await self._measure(ask, request, control)
+        agreed = iter(enumerate(same))
+        await self._measure_until(ask, agreed, begin_s + budget_s / 2)
         for request, served, control in other:
             if _now_s() < end_s:
                 await self._alone(ask, request, served, control)
             else:
                 self._reasons["time"] += 1
+        await self._measure_until(ask, agreed, end_s)
 
     def so_far(self) -> Repeated:
         """Return the results of all comparisons."""
@@ -165,6 +163,16 @@ class Repeats:
                 same.append((request, control))
             else:
                 other.append((request, served, control))
+
+    async def _measure_until(
+        self, ask: Ask, agreed: Iterator[tuple[int, tuple[Submit, Answer]]], end_s: float
+    ) -> None:
+        """Measure the effect of rounding until ``end_s``, or at enough tokens."""
+        for number, (request, control) in agreed:
+            is_enough = number >= _MEASURED and self._noise[1] >= _MEASURED_TOKENS
+            if is_enough or _now_s() > end_s:
+                return
+            await self._measure(ask, request, control)
 
     async def _measure(self, ask: Ask, request: Submit, control: Answer) -> None:
         """Measure the rounding of an unchanged answer, alone and with reuse."""

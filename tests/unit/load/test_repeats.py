@@ -107,6 +107,24 @@ def test_what_rounding_does_is_measured_in_answers_that_agree(longer: int, measu
         assert len(set(alone)) <= 1
 
 
+def test_the_time_that_no_difference_needs_goes_into_measuring_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("hybridbench.load.repeats._now_s", lambda: now_s)
+
+    async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
+        nonlocal now_s
+        del again, key, whole
+        now_s += 0.05
+        return answer(RIGHT)
+
+    found = compared([answer(RIGHT)] * 20, ask, budget_s=1.0)
+
+    # Ten answers of two tokens, alone and again, take a second; half of it would do for five.
+    assert 10 * 2 * 2 <= found.noise_tokens <= 11 * 2 * 2
+
+
 @pytest.mark.parametrize(
     ("served", "reason", "output_tokens", "certain"),
     [
