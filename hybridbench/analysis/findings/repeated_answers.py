@@ -54,7 +54,9 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         "A server's answers differ from those that it gives to the same requests alone, without "
         "its cache."
     )
-    leads_to: ClassVar[str] = "CORRUPT"
+    leads_to: ClassVar[str] = (
+        f"CORRUPT; INCONCLUSIVE until rounding was measured at {_FEWEST_MEASURED} tokens"
+    )
     question: ClassVar[str] = "the answers are those that the same requests have alone"
     names_mechanism: ClassVar[bool] = True
     decided_by_length: ClassVar[bool] = False
@@ -84,15 +86,9 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             f"{self.wrong or self.control:,} of {self.compared:,} answers differ from those to the "
             "same requests alone, without cache"
         )
-        cause = (
-            "a part of each stream was lost or changed on the way to the client"
-            if self._is_of_streams
-            else "the server computed them from the wrong state or KV, or gave them to the wrong "
-            "request"
-        )
         return Words(
             title,
-            cause=cause,
+            cause=self._cause,
             evidence=(
                 *([reuse] if self._is_of_reuse else []),
                 *map(_example, self.examples[:_EXAMPLES_MAX]),
@@ -104,6 +100,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         )
 
     def advice(self, found: Finding) -> str:
+        if self.needs_longer_run:
+            return "Run longer, or give the comparison more time (--answers)."
         if self._is_of_streams:
             return (
                 "Answers that are not streamed are right: look at the code that streams them, and "
@@ -119,6 +117,23 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         return (
             "Repeat the run with the server's prefix cache off, and then with one request at a "
             "time: the change that removes the finding points to its cause."
+        )
+
+    @property
+    def needs_longer_run(self) -> bool:
+        return self.tolerance is not None and self.noise_tokens < _FEWEST_MEASURED
+
+    @property
+    def _cause(self) -> str:
+        if self.needs_longer_run:
+            return (
+                "this is more than rounding has caused so far, but only at "
+                f"{_FEWEST_MEASURED} tokens is its effect known well enough"
+            )
+        if self._is_of_streams:
+            return "a part of each stream was lost or changed on the way to the client"
+        return (
+            "the server computed them from the wrong state or KV, or gave them to the wrong request"
         )
 
     @property
@@ -148,12 +163,24 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
 
 
 def repeated_answer_findings(record: RunRecord) -> list[Finding]:
-    """Return one finding if the wrong answers are neither rounding nor chance."""
+    """Return one finding if the wrong answers are neither rounding nor chance.
+
+    It is open if only too few tokens were measured to be sure of that.
+    """
     found = record.last_event(AnswersRepeated)
     if found is None:
         return []
-    basis = _judged(found.so_far)
-    return [] if basis is None else [Finding(basis, VerdictKind.CORRUPT, "answers")]
+    seen = found.so_far
+    is_measured = seen.usual_gap is not None and seen.noise_tokens > 0
+    tolerance = _tolerance(seen) if is_measured else None
+    if seen.noise_tokens >= _FEWEST_MEASURED:
+        basis = _judged(seen, tolerance)
+    else:
+        basis = _judged(seen, None) or _judged(seen, tolerance)
+    if basis is None:
+        return []
+    verdict = VerdictKind.INCONCLUSIVE if basis.needs_longer_run else VerdictKind.CORRUPT
+    return [Finding(basis, verdict, "answers")]
 
 
 def repeated_answer_notes(record: RunRecord) -> Iterator[str]:
@@ -196,9 +223,8 @@ def _differ(answers: int) -> str:
     return f"{answers:,} differ{'s' * (answers == 1)}"
 
 
-def _judged(seen: Repeated) -> AnswersDiffer | None:
-    is_measured = seen.usual_gap is not None and seen.noise_tokens >= _FEWEST_MEASURED
-    tolerance = _tolerance(seen) if is_measured else None
+def _judged(seen: Repeated, tolerance: float | None) -> AnswersDiffer | None:
+    """Count the answers that are wrong beyond ``tolerance``; without one, only those certain."""
     wrong, control = (
         [one for one in differing if _is_wrong(one, tolerance)]
         for differing in (seen.served, seen.control)
