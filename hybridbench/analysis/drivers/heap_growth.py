@@ -265,8 +265,10 @@ def _is_one(heap: Heap, path: str, entries: FloatArray) -> bool:
     # If the containers multiplied, their holder keeps them, however many entries each has.
     most = float(np.median(containers[: containers.size // 2]))
     multiplied = came >= FEWEST_KEPT and containers[-1] >= _MULTIPLIED * max(most, 1.0)
-    length = float(entries[-1]) / max(float(containers[-1]), 1.0)
-    by_number = came > FEW and came * length >= _BY_NUMBER * grown
+    # New containers explain the entries that they had when they came, not what was added later.
+    steps = np.where(heap.first[1:], 0.0, np.diff(containers))
+    with_them = float(np.sum(steps * entries[1:] / np.maximum(containers[1:], 1.0)))
+    by_number = came > FEW and with_them >= _BY_NUMBER * grown
     return bool(came <= max(_OWN * grown, FEW)) and not multiplied and not by_number
 
 
