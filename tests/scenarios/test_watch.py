@@ -238,7 +238,7 @@ def test_a_server_under_our_own_requests_is_told_what_it_keeps_of_them(tmp_path:
 
     assert run.code == ExitCode.LEAK
     (leak,) = run.leaks
-    assert "exactly 1.00 entries of __main__.kept per submitted request" in leak["title"]
+    assert "exactly 1.00 entries of __main__.kept per accepted request" in leak["title"]
     record = read_run(run.run_dir)
     counts = {name: series.value[-1] for name, series in record.series.items()}
     ends = ["finishes", "requests_rejected", "requests_failed"]
