@@ -223,16 +223,22 @@ def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
     findings = tuple(_compared_findings(verdict, ratios))
     manifests = [version.manifest for version in stored.comparison.versions]
     starts = [block.started_s for block in stored.comparison.blocks]
+    kind = worst_kind(findings)
     return msgspec.structs.replace(
         attempt,
         exit_code=int(verdict.exit_code),
-        verdict=worst_kind(findings).value,
-        headline=verdict.full_headline,
+        verdict=kind.value,
+        headline=_said(verdict, kind),
         findings=findings,
         judged_s=max(starts) - min(starts) if starts else 0.0,
         machine_class=machine(manifests[0]),
         engine=" ".join(manifest.engine_hash[:16] for manifest in manifests),
     )
+
+
+def _said(compared: ComparisonVerdict | SideComparison, kind: VerdictKind) -> str:
+    """Return the headline with its word, unless that only repeats ``kind``, printed beside it."""
+    return compared.headline if compared.word == kind.value else compared.full_headline
 
 
 def _went_on(run_dir: Path) -> bool:
@@ -277,7 +283,7 @@ def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
     """Yield what makes ``side`` worse than the first version, or one undecided finding."""
     if side.outcome is Outcome.INCONCLUSIVE:
         open_ = VerdictKind.INCONCLUSIVE
-        yield AttemptFinding("undecided", open_, side.name, side.full_headline)
+        yield AttemptFinding("undecided", open_, side.name, _said(side, open_))
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]

@@ -89,7 +89,7 @@ def ended(
     """Return the attempt whose comparison resulted in ``sides``; ``failures`` make it undecided."""
     outcome = Outcome.INCONCLUSIVE if failures else sides[0].outcome
     verdict = ComparisonVerdict(
-        outcome, "", sides, 12, ComparisonTerms(), interleaved=True, headline="the answer",
+        outcome, outcome.value, sides, 12, ComparisonTerms(), interleaved=True, headline="the answer",
         failures=failures,
     )  # fmt: skip
     directory = folder / "attempt-1" / "comparison"
@@ -169,6 +169,9 @@ def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     assert fell.findings[0].kind == "crash"
     assert result(rules, [fell]).exit_code == 12
     assert result(rules, [open_]).state is CellState.NEUTRAL
+    # The report prints INCONCLUSIVE beside both, and CRASHED beside the first finding.
+    assert [open_.headline, open_.findings[0].title] == ["the answer", "INCONCLUSIVE in words"]
+    assert fell.headline == "REGRESSION: the answer"
     # It had all its interim analyses and its maximum time, so nothing is repeated.
     assert next_attempt(rules, [open_]) is None
 
