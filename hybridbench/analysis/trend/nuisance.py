@@ -10,11 +10,13 @@ would treat it as freed growth.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, Blocks
-from hybridbench.analysis.trend.gls import FIRST_PHI, Problem, best_model, fit_model
+from hybridbench.analysis.trend.gls import FIRST_PHI, Problem, best_model
 from hybridbench.analysis.trend.sawtooth import Sawtooth
 from hybridbench.analysis.trend.shapes import Beside
 
@@ -31,8 +33,8 @@ _CLIMBS, _ALIKE = 0.2, 0.95
 # Chosen on the curve corpus, kind "swings" (detection.md, "How fresh these figures are").
 _FEWEST_CYCLES = 2.0
 _BLOCKS_A_CYCLE = 4
-_CYCLE_GRID = 0.1  # cycles
-_FINE_CYCLE_GRID = 0.01
+_CYCLE_GRIDS = (0.1, 0.01, 0.001)  # cycles; with little noise, a small error leaves a large rest
+_SAME_SWING = 1e-6
 _SWING_EXPLAINS = 0.5  # minimum share of the best shape's residual that a swing must explain
 # Height, phase, and the search for the period.
 _SWING_PARAMETERS = 5
@@ -132,37 +134,57 @@ def climbs_alike(
 
 
 def find_swing(problem: Problem) -> Beside | None:
-    """Find the sine that explains most of the best shape's residual; None if less than half."""
-    best = best_model(problem, FIRST_PHI, 0)
-    left = fit_model(problem, best, FIRST_PHI).residuals
-    if float(left @ left) <= 0:
-        return None
+    """Find the sine that leaves the least beside the best shape, a line or a level.
+
+    None if that is more than half of what the best shape leaves without a sine.
+    """
     x = np.concatenate([[0.0], np.cumsum(problem.gaps)])
     x = x / max(x[-1], 1.0)
-    most = left.size / _BLOCKS_A_CYCLE
+    most = x.size / _BLOCKS_A_CYCLE
     if most <= _FEWEST_CYCLES:
         return None
-    coarse = _best_cycles(x, left, np.arange(_FEWEST_CYCLES, most, _CYCLE_GRID))
-    near = np.arange(coarse - _CYCLE_GRID, coarse + _CYCLE_GRID, _FINE_CYCLE_GRID)
-    cycles = _best_cycles(x, left, np.maximum(near, _FEWEST_CYCLES))
-    if _explained(x, left, np.array([cycles]))[0] < _SWING_EXPLAINS * float(left @ left):
+    level = np.ones((x.size, 1))
+    columns = list(best_model(problem, FIRST_PHI, 0).candidate.columns)
+    shape = np.hstack([level, problem.shapes.columns[:, columns]])
+    alone = _squares_left(shape, problem.y)
+    # The shape that is best without a sine may follow a part of the swing.
+    bases = (shape, np.column_stack([level, x]), level)
+    left, cycles = min(_best_sine(x, problem.y, base, most) for base in bases)
+    if alone <= 0 or left > (1.0 - _SWING_EXPLAINS) * alone:
         return None
     angle = 2.0 * np.pi * cycles * x
     return Beside((np.sin(angle), np.cos(angle)), _SWING_PARAMETERS)
 
 
-def _best_cycles(x: FloatArray, left: FloatArray, cycles: FloatArray) -> float:
-    return float(cycles[int(np.argmax(_explained(x, left, cycles)))])
+def _best_sine(x: FloatArray, y: FloatArray, base: FloatArray, most: float) -> tuple[float, float]:
+    """Return what ``base`` [blocks, columns] and the best sine leave, and its cycles."""
+    left, cycles = _least_left(x, y, base, np.arange(_FEWEST_CYCLES, most, _CYCLE_GRIDS[0]))
+    for wide, fine in pairwise(_CYCLE_GRIDS):
+        near = np.maximum(cycles + np.arange(-wide, wide, fine), _FEWEST_CYCLES)
+        left, cycles = _least_left(x, y, base, near)
+    return left, cycles
 
 
-def _explained(x: FloatArray, left: FloatArray, cycles: FloatArray) -> FloatArray:
-    """The part of ``left``'s sum of squares explained by a sine, for each number of cycles."""
+def _least_left(
+    x: FloatArray, y: FloatArray, base: FloatArray, cycles: FloatArray
+) -> tuple[float, float]:
+    """Return the smallest sum of squares that ``base`` and a sine leave, and the sine's cycles."""
+    own, _ = np.linalg.qr(base)
+
+    def beside(rows: FloatArray) -> FloatArray:
+        rest: FloatArray = rows - (rows @ own) @ own.T
+        return rest
+
     angle = 2.0 * np.pi * cycles[:, None] * x[None, :]
-    s, c = np.sin(angle), np.cos(angle)
+    s, c, rest = beside(np.sin(angle)), beside(np.cos(angle)), beside(y)
     ss, cc, sc = (s * s).sum(axis=1), (c * c).sum(axis=1), (s * c).sum(axis=1)
-    sy, cy = s @ left, c @ left
-    taken: FloatArray = (cc * sy**2 - 2.0 * sc * sy * cy + ss * cy**2) / (ss * cc - sc**2)
-    return taken
+    sy, cy = s @ rest, c @ rest
+    area = ss * cc - sc**2
+    # A base with the same swing in it, such as the load, leaves nothing of the sine.
+    known = area > _SAME_SWING * float(x.size) ** 2
+    taken = (cc * sy**2 - 2.0 * sc * sy * cy + ss * cy**2) / np.where(known, area, np.inf)
+    at = int(np.argmax(taken))
+    return float(rest @ rest - taken[at]), float(cycles[at])
 
 
 def find_dips(

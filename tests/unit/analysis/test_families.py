@@ -60,6 +60,12 @@ def test_a_leaking_family_is_found(family: str) -> None:
     assert found.count("LEAK") >= FEW - 1
 
 
+@pytest.mark.parametrize("seed", [53, 209])
+def test_a_swing_with_little_noise_is_no_shape_of_growth(seed: int) -> None:
+    """A ramp and a late trend follow a part of two and a half cycles better than a level does."""
+    assert outcome("swing", seed) == "CLEAN"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_by_the_dozen_no_family_is_called_what_it_is_not(family: str) -> None:
