@@ -115,14 +115,18 @@ Model = Annotated[
     ),
 ]
 
+_PROFILE_HELP = (
+    "A shipped profile or a YAML file; see `hybridbench profiles`.  Default: chat-churn, or the "
+    "one that triggers the first defect."
+)
+
 ProfileName = Annotated[
     str | None,
     typer.Option(
         rich_help_panel=Panel.WORKLOAD,
         metavar="NAME|FILE",
         autocompletion=complete_profile,
-        help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: chat-churn, "
-        "or the one that triggers the first defect.",
+        help=_PROFILE_HELP,
     ),
 ]
 
@@ -133,9 +137,7 @@ Profiles = Annotated[
         rich_help_panel=Panel.WORKLOAD,
         metavar="NAME|FILE",
         autocompletion=complete_profile,
-        help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: chat-churn, "
-        "or the one that triggers the first defect.  A server takes several (repeatable): each "
-        "idle point begins the next.",
+        help=f"{_PROFILE_HELP}  For a server, repeatable: each idle point begins the next profile.",
     ),
 ]
 

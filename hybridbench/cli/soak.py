@@ -462,8 +462,8 @@ def _only(profiles: Sequence[str] | None) -> str | None:
     """
     if profiles and len(profiles) > 1:
         raise UsageError(
-            f"{' and '.join(profiles)}: only a server takes several, in turn; name one with --url, "
-            "or soak each profile by itself.",
+            f"{' and '.join(profiles)}: only a server takes several profiles; name a server with "
+            "--url, or soak each profile by itself.",
             code=ErrorCode.OPTION_CONFLICT,
             option="--profile",
         )

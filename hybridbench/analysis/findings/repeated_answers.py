@@ -55,7 +55,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         "its cache."
     )
     leads_to: ClassVar[str] = (
-        f"CORRUPT; INCONCLUSIVE until rounding was measured at {_FEWEST_MEASURED} tokens"
+        f"CORRUPT; INCONCLUSIVE until rounding has been measured at {_FEWEST_MEASURED} tokens"
     )
     question: ClassVar[str] = "the answers are those that the same requests have alone"
     names_mechanism: ClassVar[bool] = True
@@ -127,8 +127,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     def _cause(self) -> str:
         if self.needs_longer_run:
             return (
-                "this is more than rounding has caused so far, but only at "
-                f"{_FEWEST_MEASURED} tokens is its effect known well enough"
+                "this is more than rounding has caused so far, but its effect was measured at "
+                f"fewer than {_FEWEST_MEASURED} tokens"
             )
         if self._is_of_streams:
             return "a part of each stream was lost or changed on the way to the client"
