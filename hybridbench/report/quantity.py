@@ -180,7 +180,8 @@ def _value(quantity: Quantity) -> str:
         # Parts are printed below each other.
         digits = 1 if quantity.part_of else 0
         return share_text(quantity.value, signed=quantity.signed, digits=digits)
-    if quantity.unit == TIMES:
+    # A metric's unit may be "ratio" as well; its rates are per hour.
+    if quantity.unit == TIMES and not quantity.per:
         return percent(quantity.value)
     if quantity.unit == SECONDS and not quantity.per:
         return format_duration(quantity.value)

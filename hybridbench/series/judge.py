@@ -261,8 +261,8 @@ class _JudgedFile:
             row = column.judged(self._falls(column), replace(question, works=own))
             every += [] if row is None else [row]
             if row and row.verdict is VerdictKind.INCONCLUSIVE and column.name not in limits:
-                # Load varies anyway, and with thresholds only decided columns count.
-                open_names += [column.name] * (bool(limits) or column.meaning.role is Role.LOAD)
+                # With thresholds only decided columns count.
+                open_names += [column.name] * (bool(limits) or self._varies(column, row))
         if not every:
             names = columns_few([column.name for column in chosen])
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
@@ -291,6 +291,16 @@ class _JudgedFile:
             not_judged=tuple(name for name in self._names if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
+
+    def _varies(self, column: _Column, row: JudgedSeries) -> bool:
+        """Return whether traffic explains the undecided ``column``, unless it was asked for.
+
+        Requests in flight do not leak by themselves.  Neither do speeds and delays, which count
+        here only if the best estimate is that they became worse.
+        """
+        rate = row.result.rate_per_hour
+        is_steady = column.meaning.decays and rate is not None and rate.value <= 0.0
+        return column.meaning.role is Role.LOAD or (is_steady and not self.options.metrics)
 
     def _more_notes(self, question: TrendContext, judged: Collection[str]) -> Iterator[str]:
         """Yield notes on the whole file: omitted cells, and the columns that explain growth."""

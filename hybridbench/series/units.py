@@ -109,6 +109,9 @@ _SHOWN = re.compile(
     # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc(total|chunk)|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
+    # How busy a machine is: Linux, node_exporter, Telegraf, sar.
+    r"((node|system)[_.])?(load[_ ]?(avg|average|(avg[_ .]?|average[_ .]?|[.])?(1|5|15)(m|min)?)|"
+    r"procs_(running|blocked))|ldavg-\d+|runq-sz|"
     # How busy a GPU is, and what its sensors measure.
     r"(.*[^a-z])?gpu[ _]?(use|util|utili[sz]ation)|.*[.]utilization[.](gpu|memory)|gputl|"
     r"(.*[^a-z])?(temperature([^a-z].*)?|temp([_ ](c|f|celsius|edge|junction|hotspot|gpu))?|"
@@ -267,7 +270,7 @@ _LEFT = r"free(able)?|avail(able)?|usable|unused|remaining|headroom|verfügbare?
 # Not free_used_mb, a column of the command free.
 _IS_LEFT = re.compile(rf"(^|[_.\s\\-]|kb|mem)({_LEFT})(?!_used)([_.\s(-]|$)|^FBFRE$", re.I)
 _SPEED = re.compile(
-    r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s(ec)?\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput",
+    r"throughput|per_s(ec|econd)?$|tokens_seconds$|/s(ec)?\b|qps|rps|tps|req_s|tok_s|hit_?rat(e|io)|goodput",
     re.I,
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
@@ -391,7 +394,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     if of_processor or is_shown or _is_peak(words, beside):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
-        unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
+        unit = Unit.RATIO if re.search("hit_?rat", name, re.I) else Unit.PER_SECOND
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(words) and not _NO_COUNTER.search(words):
         return Meaning(Role.COUNTER, Unit.COUNT)

@@ -492,6 +492,33 @@ def test_requests_in_flight_explain_memory_and_leave_nothing_undecided(
     assert asked.kind is VerdictKind.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("hours", "kind", "undecided"),
+    [(0.0, VerdictKind.CLEAN, []), (0.2, VerdictKind.INCONCLUSIVE, ["ttft_seconds_p99"])],
+)
+def test_speed_that_varies_is_undecided_only_if_it_became_worse(
+    tmp_path: Path, hours: float, kind: VerdictKind, undecided: list[str]
+) -> None:
+    series, rng = made(leak_mib_per_h=0.0), np.random.default_rng(3)
+    ttft = rng.normal(0.5, 0.2, series.t_s.size) + hours * series.t_s / 3600
+    hits = rng.uniform(0.4, 0.7, series.t_s.size)
+    rows = ["time,rss_bytes,ttft_seconds_p99,node_load1,prefix_cache_hit_rate"]
+    for t, rss, delay, hit in zip(series.t_s, series.value, ttft, hits, strict=True):
+        rows.append(f"{START + t},{rss},{delay:.3f},{t % 7},{hit:.3f}")
+    path = series.write(tmp_path / "a.csv", rows)
+
+    verdict = judge_file(path, STEADY)
+
+    rows_of = {row.name: row.verdict for row in verdict.rows}
+    assert rows_of.pop("rss_bytes") is VerdictKind.CLEAN
+    assert (verdict.kind, list(rows_of)) == (kind, undecided)
+    assert "node_load1" in verdict.not_judged
+    asked = judge_file(path, JudgeOptions(("prefix_cache_hit_rate",), steady_at="5m"))
+    assert asked.kind is VerdictKind.INCONCLUSIVE
+    # A rate in the unit "ratio" is not a change in percent.
+    assert "100%" not in render_markdown(series_document([asked]))
+
+
 def test_requests_that_stay_for_good_are_a_leak(tmp_path: Path) -> None:
     verdict = judge_file(busy(0.0, tmp_path / "a.csv", stuck_per_h=400.0), STEADY)
 
