@@ -18,6 +18,7 @@ from hybridbench.foundation.foreign import SEED_MAX
 if TYPE_CHECKING:
     from hybridbench.runs.http_load import Traffic
     from hybridbench.runs.watch import WatchPlan
+    from hybridbench.workload.profile import Profile
     from hybridbench.workload.trace_replay import TraceOptions
 
 _VOCAB_DEFAULT = 256
@@ -66,6 +67,22 @@ class Requests:
             return _OF_IDLE_POINTS * idle_every_s
         return parse_answers(self.answers)
 
+    def read_profiles(self) -> list[Profile]:
+        """Read the profiles, changed by ``--set``.
+
+        Raises:
+            UsageError, ConfigError: one does not exist, or a setting is invalid.
+        """
+        from hybridbench.workload.catalog import load_profile
+
+        overrides = parse_overrides(self.set_, None, None)
+        return [load_profile(source).with_overrides(overrides) for source in self._sources()]
+
+    def _sources(self) -> Sequence[str]:
+        from hybridbench.workload.catalog import DEFAULT_PROFILE
+
+        return self.profiles or [DEFAULT_PROFILE]
+
     def traffic(self) -> Traffic:
         """The traffic that the options describe.
 
@@ -84,12 +101,9 @@ class Requests:
                 also=("--api",),
             )
         from hybridbench.runs.http_load import Traffic, words_of
-        from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
         from hybridbench.workload.trace_replay import check_trace, note_on_length
 
-        sources = self.profiles or [DEFAULT_PROFILE]
-        overrides = parse_overrides(self.set_, None, None)
-        profiles = [load_profile(source).with_overrides(overrides) for source in sources]
+        profiles = self.read_profiles()
         if self.trace is not None:
             if len(profiles) > 1:
                 raise UsageError(
@@ -116,7 +130,7 @@ class Requests:
             api=api.value,
             stream=self.stream is not False,
             profiles=served,
-            source=sources[0],
+            source=self._sources()[0],
             # Random, because repeated runs with one seed would miss growth per distinct request.
             seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,
             vocab_size=words_of(api.value, self.vocab or _VOCAB_DEFAULT),
@@ -150,8 +164,29 @@ def of_prepared(
         # The server would refuse prompts that do not fit.
         each = 1 if api.value in OF_IDS else _BYTES_OF_WORD
         set_.append(f"{_LENGTH}={server.context_len // each}")
+        if each > 1:
+            _check_words(api, name, server.context_len // each, replace(asked, set_=set_))
     asked = replace(asked, url=f"http://127.0.0.1:{port}", api=api, model=None, set_=set_)
     return asked, replace(target, command=command, added=len(added))
+
+
+def _check_words(api: ApiName, name: str, most: int, asked: Requests) -> None:
+    """Refuse profiles whose prompts do not fit into a context of ``most`` words.
+
+    Raises:
+        UsageError: it names the profile that does not fit, and what would.
+    """
+    try:
+        asked.read_profiles()
+    except ConfigError as error:
+        raise UsageError(
+            f"{api} sends text, and {name} is prepared with a tokenizer of one token per byte: its "
+            f"context holds about {most} words. Choose --api ids, or a profile of shorter prompts "
+            f"such as session-churn ({str(error).rstrip('.')}).",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--api",
+            also=("--profile",),
+        ) from error
 
 
 def server_plan(

@@ -172,6 +172,9 @@ def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Pat
     # As text, a word counts as many tokens as it has bytes.
     chat, _ = of_prepared("vllm==0.32.0", tmp_path, replace(PLAIN, api=ApiName.CHAT), options)
     assert chat.traffic().profiles[0].pools.max_context_len == 292
+    long = replace(PLAIN, api=ApiName.RESPONSES, profiles=["one-by-one", "smoke"])
+    with pytest.raises(UsageError, match=r"^--api responses .* about 292 words\. .* at least 500"):
+        of_prepared("vllm==0.32.0", tmp_path, long, options)
 
 
 def test_the_stored_command_line_is_the_one_that_was_typed(
