@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import random
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.targets.engines.engine import Engine, Layout
 from hybridbench.targets.prepared import ready_target
+
+# Servers derive further ports from theirs (SGLang adds 10000), and the system lends those from
+# 32768 on to outgoing connections.
+_PORTS: Final = range(20_000, 32_768)
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,20 @@ def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
 
 
 def free_port() -> int:
-    """Return a local port on which nothing listens now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a local port on which nothing listens now.
+
+    Raises:
+        OSError: none is free.
+    """
+    for port in (*random.SystemRandom().sample(_PORTS, 20), 0):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            chosen: int = listener.getsockname()[1]
+            return chosen
+    raise OSError("no local port is free")
 
 
 def _script(engine: Engine, model: str | None) -> str:

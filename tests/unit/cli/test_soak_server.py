@@ -166,6 +166,8 @@ def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Pat
     script, port_option, port, *more = target.command or ()
     assert script == str(tmp_path / "vllm-0.32.0" / "bin" / "serve")
     assert (port_option, more) == ("--port", ["--max-num-seqs", "4"])
+    # SGLang serves gRPC at a port that is 10000 higher.
+    assert int(port) < 65_536 - 10_000
     assert asked.url == f"http://127.0.0.1:{port}"
     assert asked.api is ApiName.IDS
     assert asked.traffic().profiles[0].pools.max_context_len == 2048
