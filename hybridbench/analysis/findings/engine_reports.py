@@ -6,8 +6,10 @@ engine's name for the check.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import ClassVar, Final
 
 import msgspec
@@ -46,6 +48,9 @@ _HELD_WITHOUT_POOL: Final = (WAITING_VIOLATION, "ended-held", "unanswered")
 _SUBJECTS: Final = {"unanswered": "requests without an answer"}
 
 _FRONT_END: Final = "front_end"
+# Of a traceback of Python, without the lines of the source.
+_FRAME: Final = re.compile(r'\s*File "(?:[^"]*/)?([^"/]+)", line (\d+), in (\S+)')
+_ERROR: Final = re.compile(r"(?:\w+\.)*(\w+): ")
 _STDERR_LINES = 5
 _SHOWN_LINES = 3
 _ENDS: Final[Mapping[str, str]] = {
@@ -65,6 +70,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
     Attributes:
         stacks: where the threads and coroutines of the watched program waited.
         target: name of the watched program; empty for a worker of hybridbench.
+        raised: the watched program's first error among its last lines, and where.
         suspects: number of requests in flight at the end that were sent to a replacement worker.
         smallest: descriptions of the smallest set of these that crashed it again.
         file: the file in the run directory that contains these requests.
@@ -79,6 +85,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
     detail: str
     stderr: tuple[str, ...]
     stacks: tuple[str, ...] = ()
+    raised: str = ""
     suspects: int = 0
     smallest: tuple[str, ...] = ()
     file: str = ""
@@ -92,12 +99,16 @@ class Crashed(Basis, frozen=True, kw_only=True):
         detail = one_line(self.detail)
         after = format_duration(found.since_s or 0.0)
         said = f"{self._who} {how} after {after}"
+        raised = f": {self.raised}" if self.raised else ""
         if detail.startswith(f"{_WORKER} was killed by SIG"):
             # A signal's detail names the signal and is a complete sentence.
             killed, *load = detail.removeprefix(_WORKER).split(", ", 1)
-            said = ", ".join((f"{self._who}{killed} after {after}", *load))
+            said = ", ".join((f"{self._who}{killed} after {after}{raised}", *load))
+        elif detail.startswith("("):
+            code, *load = detail.split(", ", 1)
+            said = ", ".join((f"{said} {code}{raised}", *load))
         elif detail:
-            said += f" {detail}" if detail.startswith("(") else f": {detail}"
+            said += f": {detail}"
         # The terminal shows three lines of evidence: a traceback's error is its last line.
         last = (f"stderr: {line}" for line in self.stderr[-_SHOWN_LINES:])
         return Words(said, evidence=(*self._again(), *self.stacks, *last))
@@ -369,12 +380,25 @@ def crash_findings(record: RunRecord) -> list[Finding]:
         detail=crash.detail,
         stderr=tuple(crash.stderr_tail[-_STDERR_LINES:]),
         stacks=crash.stacks,
+        raised=_raised(crash.stderr_tail) if crash.reason in ("exit", "signal") else "",
         suspects=found.suspects,
         smallest=tuple(request.kind for request in found.smallest),
         file="" if sought is None else sought.file,
         target=record.manifest.model.name if record.manifest.target.kind == OBSERVED else "",
     )
     return [Finding(basis, VerdictKind.CRASHED, "worker", since_s=crash.t_s)]
+
+
+def _raised(stderr: Sequence[str]) -> str:
+    """Return the first error that ends a traceback in ``stderr``, and where it was raised.
+
+    Later ones follow from it, such as those of processes that wait for the one that failed.
+    """
+    for frame, error in pairwise(stderr):
+        where, what = _FRAME.match(frame), _ERROR.match(error)
+        if where is not None and what is not None:
+            return f"{what[1]} in {where[3]} ({where[1]}:{where[2]})"
+    return ""
 
 
 def _is_covered(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:

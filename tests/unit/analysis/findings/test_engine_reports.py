@@ -135,6 +135,24 @@ def test_the_error_that_ends_a_traceback_is_among_the_first_lines_of_evidence() 
     assert "stderr: ValueError: x" in verdict.findings[0].evidence[:3]
 
 
+def test_the_first_error_is_named_with_its_place_and_not_what_followed_from_it() -> None:
+    left_out = "[its message is left out]"
+    said = (
+        '  File "/env/site-packages/sglang/srt/scheduler.py", line 9, in run_batch',
+        '  File "/env/site-packages/sglang/srt/logprob.py", line 40, in get_top_logprobs',
+        f"RuntimeError: {left_out}",
+        '  File "/env/server.py", line 3, in <module>',
+        f"vllm.v1.engine.exceptions.EngineDeadError: {left_out}",
+    )
+    event = Crash(reason="exit", detail="(exit code 1)", stderr_tail=said, t_s=150.0)
+
+    verdict = judge(with_events(healthy_record(RUN), event))
+
+    assert verdict.findings[0].title.endswith(
+        "(exit code 1): RuntimeError in get_top_logprobs (logprob.py:40)"
+    )
+
+
 def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:
     rest = checkpoint(140.0, mamba={"residual": 60.0})
     crash = Crash(reason="exit", detail="no slot", t_s=150.0)

@@ -798,6 +798,22 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words("vllm was killed by SIGKILL after 1m15s, with 2 requests in flight: 2 long"),
     ),
+    "a watched program whose child raised": (
+        found(
+            "crash",
+            {
+                "reason": "signal",
+                "detail": "the worker was killed by SIGKILL, with 2 requests in flight: 2 long",
+                "stderr": [],
+                "target": "vllm",
+                "raised": "RuntimeError in topk (logprob.py:40)",
+            },
+        ),
+        Words(
+            "vllm was killed by SIGKILL after 1m15s: RuntimeError in topk (logprob.py:40), with 2 "
+            "requests in flight: 2 long"
+        ),
+    ),
     "a watched program that hangs": (
         found(
             "crash",
