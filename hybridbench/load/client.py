@@ -59,6 +59,7 @@ from hybridbench.records.messages import (
 )
 from hybridbench.sampling.process import count_open_fds, own_private_bytes
 from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
+from hybridbench.workload.in_turn import InTurn
 from hybridbench.workload.tenants import Beginnings
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
@@ -534,6 +535,8 @@ class LoadClient:
             counts[f"requests_with.{mark}"] += 1
             if end is End.FAILED:
                 counts[f"requests_failed_with.{mark}"] += 1
+        if isinstance(self._workload, InTurn) and not flight.again:
+            counts[f"requests_of.{self._workload.name_of(flight.request.rid)}"] += 1
         if end in (End.FINISHED, End.CUT):
             # What a server keeps of any request, however it ends, grows with their sum alone.
             counts["requests_accepted"] += 1

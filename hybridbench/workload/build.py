@@ -38,5 +38,6 @@ def build_traffic(
         return build_workload(profiles[0], vocab_size, trace, seed)
     # With equal seeds, one profile would find prompts of another in the server's cache.
     return InTurn(
-        [Scenario(profile, vocab_size, seed + index) for index, profile in enumerate(profiles)]
+        [Scenario(profile, vocab_size, seed + index) for index, profile in enumerate(profiles)],
+        [profile.name for profile in profiles],
     )

@@ -21,10 +21,14 @@ class InTurn:
     A pause does not end its turn; ``next_turn`` does.  Those that have had a turn still cut off
     their requests and close their sessions.  Ids of requests and sessions begin with the index of
     their part.
+
+    Args:
+        names: of the parts, in the same order.
     """
 
-    def __init__(self, parts: Sequence[TimedWorkload]) -> None:
+    def __init__(self, parts: Sequence[TimedWorkload], names: Sequence[str]) -> None:
         self.parts = parts
+        self._names = names
         self._turn = 0
         self._begun = 1  # number of parts that have had a turn
         self._is_over = False  # the turn, from the next ``resume`` on
@@ -32,6 +36,10 @@ class InTurn:
     def next_turn(self) -> None:
         """Let ``resume`` begin the turn of the next part, or of the first after the last."""
         self._is_over = True
+
+    def name_of(self, rid: str) -> str:
+        """Return the name of the part that submitted the request ``rid``."""
+        return self._names[int(rid.partition(_SEPARATOR)[0])]
 
     @property
     def _current(self) -> TimedWorkload:

@@ -81,8 +81,11 @@ def test_after_a_pause_the_next_profile_is_sent() -> None:
         load.pause()
         until(load, lambda: load.rests)
         assert not any(name.startswith("events.requests_with.") for name in ended())
+        assert "events.requests_of.chat-churn" in ended()
+        assert "events.requests_of.refusals" not in ended()
         load.resume()
         until(load, lambda: any(name.startswith("events.requests_with.") for name in ended()))
+        until(load, lambda: "events.requests_of.refusals" in ended())
     finally:
         load.stop()
 

@@ -25,7 +25,7 @@ _OF_SECONDS: Final = "_seconds_total"
 # The substrings whose counters count only some of the requests.
 _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
 # What the load client counts of each kind of request; ``requests_submitted`` is the total.
-_OF_A_KIND: Final = frozenset({"requests_with", "requests_failed_with"})
+_OF_A_KIND: Final = frozenset({"requests_with", "requests_of", "requests_failed_with"})
 # Entries or objects that the last moments before a scan may have added.
 FEW: Final = 2.0
 _ROUND_LEAST: Final = 0.2  # share of a usual round's work; one counter must reach it

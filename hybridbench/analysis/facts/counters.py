@@ -22,6 +22,7 @@ _SINGULAR: Mapping[str, str] = {
     "finish_stop": "request that ended at a stop token",
     "request_success": "request",
     "requests_with": "request",
+    "requests_of": "request",
     "evict_leaf": "evicted leaf",
     "evict_internal_state": "evicted internal state",
     "abort_queued": "abort while queued",

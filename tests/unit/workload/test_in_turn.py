@@ -57,6 +57,8 @@ def test_one_part_submits_until_the_next_turn_and_each_keeps_its_own_place() -> 
         {text for what, rid, text in server.log if (what, rid[0]) == ("submit", p)} for p in "01"
     ]
     assert not prompts[0] & prompts[1]
+    names = {traffic.name_of(rid) for rid in submitted}
+    assert names == {churn().name, base().name}
 
 
 def test_a_part_that_waits_still_cuts_off_its_requests() -> None:
