@@ -82,6 +82,7 @@ _ASKS_TO_WAIT: Final = frozenset({429, 503})
 # after it.
 _CULPRIT_S: Final = 60.0
 _PLAIN: Final = Submit("plain", list(range(1, 9)), Sampling(max_new_tokens=1))
+_AGAIN: Final = "again "
 _LOOK_EVERY_S: Final = 0.1
 # A request is drawn and written this long before it is due.
 _AHEAD_S: Final = 0.001
@@ -355,7 +356,7 @@ class LoadClient:
 
     def _send_beside(self, request: Submit, http: HttpRequest) -> tuple[Flight, asyncio.Task[None]]:
         """Send a request of our own, which is not part of the workload."""
-        unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
+        unknown = msgspec.structs.replace(request, rid=f"{_AGAIN}{request.rid}")
         flight = Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)
         return flight, flight.task
@@ -535,8 +536,9 @@ class LoadClient:
             counts[f"requests_with.{mark}"] += 1
             if end is End.FAILED:
                 counts[f"requests_failed_with.{mark}"] += 1
-        if isinstance(self._workload, InTurn) and not flight.again:
-            counts[f"requests_of.{self._workload.name_of(flight.request.rid)}"] += 1
+        if isinstance(self._workload, InTurn):
+            profile = self._workload.name_of(flight.request.rid.removeprefix(_AGAIN))
+            counts.update([f"requests_of.{profile}"] if profile else [])
         if end in (End.FINISHED, End.CUT):
             # What a server keeps of any request, however it ends, grows with their sum alone.
             counts["requests_accepted"] += 1

@@ -38,8 +38,9 @@ class InTurn:
         self._is_over = True
 
     def name_of(self, rid: str) -> str:
-        """Return the name of the part that submitted the request ``rid``."""
-        return self._names[int(rid.partition(_SEPARATOR)[0])]
+        """Return the name of the part that submitted the request ``rid``; empty if none did."""
+        index, _, own = rid.partition(_SEPARATOR)
+        return self._names[int(index)] if own else ""
 
     @property
     def _current(self) -> TimedWorkload:
