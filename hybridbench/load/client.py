@@ -15,6 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import chain
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -137,6 +138,7 @@ class LoadClient:
         self._in_flight = 0
         self._files_without = _open_files()  # before the first connection
         self._counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self._marks: Counter[str] = Counter()  # of the requests in flight
         self._session_calls = SessionCalls(self._session, url, self._counts, self._rest_if_idle)
         self._latencies = {name: LatencyHistogram() for name in _LATENCIES}
         self._wake: asyncio.TimerHandle | None = None
@@ -364,6 +366,11 @@ class LoadClient:
     # One request.
 
     def _take_off(self, flight: Flight) -> asyncio.Task[None]:
+        flight.beside.update(+self._marks)
+        if flight.http.marks:
+            self._marks.update(flight.http.marks)
+            for other in chain.from_iterable(self._flights.values()):
+                other.beside.update(flight.http.marks)
         self._flights.setdefault(flight.request.rid, []).append(flight)
         self._in_flight += 1
         self._counts["requests_submitted"] += 1
@@ -524,6 +531,7 @@ class LoadClient:
         if not flights:
             del self._flights[flight.request.rid]
         self._in_flight -= 1
+        self._marks.subtract(flight.http.marks)
         flight.end = end
         self._count(flight, end, detail)
         if not flight.again:
@@ -606,7 +614,7 @@ class LoadClient:
     def _finished(self, flight: Flight, now_s: float) -> None:
         answer = flight.answer
         if self._repeats is not None:
-            self._repeats.saw(flight.request, answer)
+            self._repeats.saw(flight.request, answer, frozenset(flight.beside))
         rid = flight.request.rid
         faults = [self._beginnings.fault_of(rid, answer.cached_tokens or 0)]
         # With options such as ``n``, the server counts the tokens of several answers.

@@ -59,6 +59,7 @@ class Flight:
         begun: whether the server has begun to answer.
         wait_s: how long the server asks its clients to wait; None if it does not.
         cut: whether it is cut off, or will be once the server has it.
+        beside: unusual properties of the requests that were in flight at the same time.
     """
 
     request: Submit
@@ -73,6 +74,7 @@ class Flight:
     begun: bool = False
     wait_s: float | None = None
     cut: bool = False
+    beside: set[str] = field(default_factory=set)
     answer: Answer = field(default_factory=Answer)
 
     @property

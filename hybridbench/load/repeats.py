@@ -16,6 +16,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from secrets import token_hex
 from statistics import median
 from typing import Final, Literal
@@ -49,6 +50,15 @@ _AT_LIMIT: Final = frozenset({"length", ""})
 Ask = Callable[[Submit, str, bool], Awaitable[Answer | None]]
 
 
+@dataclass(frozen=True)
+class _Served:
+    """A request, its answer, and what was unusual about the requests in flight beside it."""
+
+    request: Submit
+    answer: Answer
+    beside: frozenset[str] = frozenset()
+
+
 class Repeats:
     """Owns the sample and the results of comparing it.
 
@@ -66,18 +76,23 @@ class Repeats:
         self._both_ways = both_ways
         self._random = random.Random(seed)
         self._left_out = left_out
-        self._sample: list[tuple[Submit, Answer]] = []
+        self._sample: list[_Served] = []
         self._drawn_from = 0
         self._tokens = 0
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._served: list[Differing] = []
         self._control: list[Differing] = []
+        self._beside: Counter[str] = Counter()
+        self._met = 0
         self._gaps: list[float] = []
         self._noise = (0.0, 0)  # the largest difference, and the number of tokens compared
 
-    def saw(self, request: Submit, answer: Answer) -> None:
-        """Consider an answered request for the sample."""
+    def saw(self, request: Submit, answer: Answer, beside: frozenset[str] = frozenset()) -> None:
+        """Consider an answered request for the sample.
+
+        ``beside`` has the unusual properties of the requests that were in flight with it.
+        """
         reason = self._left_out or _unfit(request)
         if reason:
             self._reasons[reason] += 1
@@ -88,15 +103,15 @@ class Repeats:
             if self._tokens + size > _TOKENS_MOST:
                 self._reasons["not-drawn"] += 1
                 return
-            self._sample.append((request, answer))
+            self._sample.append(_Served(request, answer, beside))
         else:
             self._reasons["not-drawn"] += 1
             place = self._random.randrange(self._drawn_from)
             if place >= _PLACES or self._tokens + size > _TOKENS_MOST:
                 return
-            old_request, old = self._sample[place]
-            self._tokens -= len(old_request.input_ids) + old.tokens
-            self._sample[place] = (request, answer)
+            old = self._sample[place]
+            self._tokens -= len(old.request.input_ids) + old.answer.tokens
+            self._sample[place] = _Served(request, answer, beside)
         self._tokens += size
 
     async def compare(self, ask: Ask, budget_s: float) -> None:
@@ -107,7 +122,7 @@ class Repeats:
         end_s = _now_s() + budget_s
         left = iter(sample)
         same: list[tuple[Submit, Answer]] = []
-        other: list[tuple[Submit, Answer, Answer]] = []
+        other: list[tuple[_Served, Answer]] = []
         await asyncio.gather(
             *(self._together(ask, left, same, other, end_s) for _ in range(_AT_ONCE))
         )
@@ -117,9 +132,9 @@ class Repeats:
         end_s = begin_s + budget_s
         agreed = iter(enumerate(same))
         await self._measure_until(ask, agreed, begin_s + budget_s / 2)
-        for request, served, control in other:
+        for served, control in other:
             if _now_s() < end_s:
-                await self._alone(ask, request, served, control)
+                await self._alone(ask, served, control)
             else:
                 self._reasons["time"] += 1
         await self._measure_until(ask, agreed, end_s)
@@ -140,29 +155,30 @@ class Repeats:
             noise_tokens=self._noise[1],
             exact=self._exact,
             left_out={name: count for name, count in self._reasons.items() if count},
+            beside=dict(self._beside),
+            met=self._met,
         )
 
     async def _together(
         self,
         ask: Ask,
-        left: Iterator[tuple[Submit, Answer]],
+        left: Iterator[_Served],
         same: list[tuple[Submit, Answer]],
-        other: list[tuple[Submit, Answer, Answer]],
+        other: list[tuple[_Served, Answer]],
         end_s: float,
     ) -> None:
         while _now_s() < end_s:
-            drawn = next(left, None)
-            if drawn is None:
+            served = next(left, None)
+            if served is None:
                 return
-            request, served = drawn
-            control = await ask(request, token_hex(16), False)
+            control = await ask(served.request, token_hex(16), False)
             if control is None:
                 self._reasons["failed"] += 1
-            elif _is_equal(served, control):
+            elif _is_equal(served.answer, control):
                 self._compared(served)
-                same.append((request, control))
+                same.append((served.request, control))
             else:
-                other.append((request, served, control))
+                other.append((served, control))
 
     async def _measure_until(
         self, ask: Ask, agreed: Iterator[tuple[int, tuple[Submit, Answer]]], end_s: float
@@ -189,10 +205,10 @@ class Repeats:
         if self._both_ways:
             whole = await ask(request, token_hex(16), True)
             if whole is not None and not _is_equal_streamed(whole, control):
-                await self._alone(ask, request, control, control, whole=True)
+                await self._alone(ask, _Served(request, control), control, whole=True)
 
     async def _alone(
-        self, ask: Ask, request: Submit, served: Answer, control: Answer, *, whole: bool = False
+        self, ask: Ask, served: _Served, control: Answer, *, whole: bool = False
     ) -> None:
         """Compare both answers with those that the request gets when sent alone.
 
@@ -201,7 +217,7 @@ class Repeats:
         """
         answers = []
         for _ in range(_ALONE):
-            answer = await ask(request, token_hex(16), whole)
+            answer = await ask(served.request, token_hex(16), whole)
             if answer is None:
                 self._reasons["failed"] += 1
                 return
@@ -213,20 +229,23 @@ class Repeats:
         if not whole:
             self._compared(served)
         for name, answer, kept in (
-            ("served", served, self._served),
+            ("served", served.answer, self._served),
             ("control", control, self._control),
         ):
             if _is_equal(answer, alone):
                 continue
             self._counts[name] += 1
             if len(kept) < _KEPT:
-                found = _differing(request, answer, alone, _reused(served))
-                kept.append(msgspec.structs.replace(found, streamed=whole))
+                found = _differing(served.request, answer, alone, _reused(served.answer))
+                beside = tuple(sorted(served.beside)) if name == "served" else ()
+                kept.append(msgspec.structs.replace(found, streamed=whole, beside=beside))
 
-    def _compared(self, served: Answer) -> None:
+    def _compared(self, served: _Served) -> None:
         self._counts["compared"] += 1
-        self._counts["tokens"] += served.tokens
-        reused = _reused(served)
+        self._counts["tokens"] += served.answer.tokens
+        self._beside.update(served.beside)
+        self._met += bool(served.beside)
+        reused = _reused(served.answer)
         self._counts["known"] += reused is not None
         self._counts["reused"] += reused is True
 

@@ -93,6 +93,7 @@ class Differing(msgspec.Struct, frozen=True):
             shorter answer ended before its limit), "text" (only the texts differ), or nothing.
         streamed: whether it was streamed, as were all answers of the run, and differs from what
             its request gets alone without streaming.
+        beside: unusual properties of the requests that were in flight at the same time.
     """
 
     place: int
@@ -101,6 +102,7 @@ class Differing(msgspec.Struct, frozen=True):
     reused: bool | None = None
     certain: Literal["", "length", "text"] = ""
     streamed: bool = False
+    beside: tuple[str, ...] = ()
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
             at ``noise_tokens`` places: the effect of rounding on this server.
         exact: whether the server was started in a mode in which batching does not change answers.
         left_out: finished requests that were not compared, by reason.
+        beside: compared answers during which a request with an unusual property was in flight, by
+            property; ``met`` answers had any.
     """
 
     compared: int = 0
@@ -133,6 +137,8 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     noise_tokens: int = 0
     exact: bool = False
     left_out: dict[str, int] = {}
+    beside: dict[str, int] = {}
+    met: int = 0
 
 
 class SentAgain(msgspec.Struct, frozen=True, kw_only=True):

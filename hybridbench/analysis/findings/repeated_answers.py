@@ -7,8 +7,10 @@ alone, and with their own prefix in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final, TypeAlias
+
+from msgspec.structs import replace
 
 from hybridbench.analysis.distributions import fisher
 from hybridbench.analysis.findings.words import times
@@ -29,6 +31,8 @@ _FEWEST: Final = 2
 _CHANCE_MOST: Final = 0.001
 _EXAMPLES_MAX: Final = 4
 
+_Table: TypeAlias = tuple[int, int, int, int]
+
 
 class AnswersDiffer(Basis, frozen=True, kw_only=True):
     """Answers that differ from those that the same requests get alone and without the cache.
@@ -47,6 +51,10 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         wrong_reused: wrong answers that had reused a prefix, of ``wrong_known`` for which that is
             known; ``right_reused`` and ``right_known`` are the same for right answers.
         left_out: finished requests that were not compared, by reason.
+        beside: an option or fault of other requests that wrong answers had beside them more often
+            than chance explains; empty if there is none.
+        beside_table: (wrong answers with such a request beside them, wrong ones with any unusual
+            request, right ones with such a request, right ones with any).
     """
 
     kind: ClassVar[str] = "answers-differ"
@@ -76,6 +84,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     right_reused: int = 0
     right_known: int = 0
     left_out: Mapping[str, int] = {}
+    beside: str = ""
+    beside_table: _Table = (0, 0, 0, 0)
 
     def words(self, found: Finding) -> Words:
         reuse = (
@@ -91,6 +101,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             cause=self._cause,
             evidence=(
                 *([reuse] if self._is_of_reuse else []),
+                *([self._company] if self.beside else []),
                 *map(_example, self.examples[:_EXAMPLES_MAX]),
                 "control: of as many answers computed together without the cache, "
                 f"{_differ(self.control)} in the same way",
@@ -109,6 +120,11 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             )
         if self._is_of_reuse:
             return "Look at the code that serves requests whose prefix is in the cache."
+        if self.beside:
+            return (
+                f"Send plain requests beside requests with {self.beside}, and look at what the "
+                "batch keeps of such a request when it ends or moves."
+            )
         if self.control:
             return (
                 "Answers without reuse are wrong as well: repeat the run with one request at a "
@@ -132,8 +148,18 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             )
         if self._is_of_streams:
             return "a part of each stream was lost or changed on the way to the client"
+        if self.beside:
+            return f"requests with {self.beside} change the answers to others"
         return (
             "the server computed them from the wrong state or KV, or gave them to the wrong request"
+        )
+
+    @property
+    def _company(self) -> str:
+        wrong_with, wrong, right_with, right = self.beside_table
+        return (
+            f"{wrong_with:,} of {wrong:,} were answered while a request with {self.beside} was in "
+            f"flight, as were {right_with:,} of {right:,} right ones"
         )
 
     @property
@@ -232,6 +258,7 @@ def _judged(seen: Repeated, tolerance: float | None) -> AnswersDiffer | None:
     if len(wrong) + len(control) < _FEWEST:
         return None
     known = [one.reused for one in wrong if one.reused is not None]
+    beside, beside_table = _beside(seen, wrong)
     return AnswersDiffer(
         wrong=len(wrong),
         compared=seen.compared,
@@ -242,13 +269,40 @@ def _judged(seen: Repeated, tolerance: float | None) -> AnswersDiffer | None:
         noise_tokens=seen.noise_tokens,
         usual_gap=seen.usual_gap or 0.0,
         exact=seen.exact,
-        examples=tuple((wrong + control)[:_EXAMPLES_MAX]),
+        examples=tuple(replace(one, beside=()) for one in (wrong + control)[:_EXAMPLES_MAX]),
         wrong_reused=sum(known),
         wrong_known=len(known),
         right_reused=seen.reused - sum(known),
         right_known=seen.known - len(known),
         left_out=dict(seen.left_out),
+        beside=beside,
+        beside_table=beside_table,
     )
+
+
+def _beside(seen: Repeated, wrong: Sequence[Differing]) -> tuple[str, _Table]:
+    """Return what wrong answers had beside them more often than right ones, with its counts.
+
+    Only answers with any unusual request beside them are compared: in the other minutes of a run,
+    its whole traffic may differ.
+    """
+    met = [one for one in wrong if one.beside]
+    right = seen.met - sum(1 for one in seen.served if one.beside)
+    tables: dict[str, _Table] = {
+        name: (
+            sum(name in one.beside for one in met),
+            len(met),
+            count - sum(name in one.beside for one in seen.served),
+            right,
+        )
+        for name, count in seen.beside.items()
+    }
+    chances = {name: fisher(table) for name, table in tables.items()}
+    name = min(chances, key=chances.__getitem__, default="")
+    # As many traits were tried.
+    if not name or len(chances) * chances[name] >= _CHANCE_MOST:
+        return "", (0, 0, 0, 0)
+    return name, tables[name]
 
 
 def _is_wrong(one: Differing, tolerance: float | None) -> bool:

@@ -42,6 +42,7 @@ class Server:
         self.prompts: list[Any] = []  # of the most recent requests
         self.bodies: list[dict[str, Any]] = []  # likewise
         self.sessions: dict[str, bool] = {}  # open sessions: is a turn in progress
+        self.in_progress: list[dict[str, Any]] = []
         self.session_calls: list[tuple[str, str]] = []
         self._beginnings: set[tuple[str, str]] = set()  # salt and prompt
         self.seen = self.answered = self.aborted = self.running = 0
@@ -113,6 +114,7 @@ class Server:
         sampling = asked.get("sampling_params", asked)
         tokens = next((sampling[name] for name in _LENGTHS if name in sampling), 16)
         self.running += 1
+        self.in_progress.append(asked)
         try:
             if asked.get("stream") and self.options.fault != "unstreamed":
                 response = await self._stream(request, asked, self._words(prompt, tokens))
@@ -135,6 +137,7 @@ class Server:
             return response
         finally:
             self.running -= 1
+            self.in_progress.remove(asked)
 
     def _cached(self, salt: str, prompt: Any) -> int:
         """Return the reused tokens; with the fault "shares", whatever other tenants computed."""
@@ -144,10 +147,17 @@ class Server:
         return 16 if known else 0
 
     def _words(self, prompt: Any, tokens: int) -> list[int]:
-        """Return the answer's words; with the fault "swaps", one in ten is for another prompt."""
+        """Return the answer's words.
+
+        With the fault "swaps", one answer in ten is for another prompt; with "spills-OPTION", all
+        are that begin while a request with OPTION is answered.
+        """
         if not self.options.owner:
             return [42] * tokens
-        own = repr(prompt) + "x" * (self.options.fault == "swaps" and self.seen % 10 == 0)
+        fault, option = self.options.fault, self.options.fault.removeprefix("spills-")
+        spills = option != fault and any(option in one for one in self.in_progress)
+        is_wrong = spills or (fault == "swaps" and self.seen % 10 == 0)
+        own = repr(prompt) + "x" * is_wrong
         return [zlib.crc32(f"{own} {index}".encode()) % 900 for index in range(tokens)]
 
     async def _refusal(self, prompt: Any) -> web.Response | None:

@@ -209,6 +209,24 @@ def test_swapped_answers_differ_by_far(api: Api) -> None:
     assert found.usual_gap == pytest.approx(2.0)
 
 
+def test_answers_are_kept_with_the_options_of_requests_beside_them() -> None:
+    settings = {
+        **NO_ABORTS,
+        "sampling": "{temperature: 0}",
+        "arrival": "{process: closed, concurrency: 3}",
+        "options": "{share: 0.5, most: 1}",
+    }
+    fault = ("--owner", "vllm", "--fault", "spills-seed")
+    served = serve(*fault, api="ids", settings=settings, requests=200, repeat_s=5.0)
+
+    found = served.report.repeated
+    assert found is not None
+    assert found.served_differ > 0
+    assert all("seed" in one.beside for one in found.served)
+    assert found.beside["seed"] >= found.served_differ
+    assert found.beside["seed"] < found.met < found.compared
+
+
 @pytest.mark.parametrize(
     ("options", "is_seen"),
     [

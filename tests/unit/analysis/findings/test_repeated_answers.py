@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from hybridbench.analysis.findings.repeated_answers import (
     repeated_answer_findings,
@@ -35,6 +37,8 @@ def record(
     known: int = 0,
     reused: int = 0,
     exact: bool = False,
+    beside: Mapping[str, int] | None = None,
+    met: int = 0,
 ) -> RunRecord:
     so_far = Repeated(
         compared=1000,
@@ -50,6 +54,8 @@ def record(
         known=known,
         reused=reused,
         exact=exact,
+        beside=dict(beside or {}),
+        met=met,
     )
     return with_events(healthy_record(RUN), AnswersRepeated(so_far=so_far, t_s=230.0))
 
@@ -181,6 +187,23 @@ def test_reuse_is_named_where_it_is_no_chance() -> None:
 
     assert "12 of 12 had reused a prefix, 288 of 988 right ones had" in named.evidence
     assert not any("prefix" in line for line in mixed.evidence)
+
+
+@pytest.mark.parametrize(("seeds", "is_named"), [(150, True), (400, False)])
+def test_requests_beside_which_answers_go_wrong_are_named(*, seeds: int, is_named: bool) -> None:
+    """In half of the run, every answer has some option beside it, and twelve there are wrong."""
+    wrong = tuple(replace(one, beside=("n", "seed")) for one in differing(*[3.0] * 12))
+    beside = {"seed": 12 + seeds, "n": 412}
+
+    (finding,) = repeated_answer_findings(record(wrong, beside=beside, met=512))
+
+    said = (
+        "12 of 12 were answered while a request with seed was in flight, as were 150 of 500 right "
+        "ones"
+    )
+    assert (said in finding.evidence) is is_named
+    assert (finding.cause == "requests with seed change the answers to others") is is_named
+    assert ("beside requests with seed" in finding.basis.advice(finding)) is is_named
 
 
 def test_a_server_that_was_asked_nothing_again_has_no_note() -> None:
