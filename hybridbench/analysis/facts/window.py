@@ -119,7 +119,10 @@ def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
 def _pauses(
     record: RunRecord, start: float, end: float
 ) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Return the pauses of traffic, and the window's end: a pause that does not end closes it."""
+    """Return the pauses of traffic, and the window's end: a pause that does not end closes it.
+
+    Of a pause that began before the window, only the part inside counts.
+    """
     pauses: list[tuple[float, float]] = []
     opened: float | None = None
     for t, name in _phases(record):
@@ -132,7 +135,7 @@ def _pauses(
             opened = None
     if opened is not None and opened >= start:
         end = min(end, opened)
-    return tuple((a, b) for a, b in pauses if b > start and a < end), end
+    return tuple((max(a, start), b) for a, b in pauses if b > start and a < end), end
 
 
 def borders(record: RunRecord) -> list[float]:

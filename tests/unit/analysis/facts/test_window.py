@@ -39,6 +39,17 @@ def test_pauses_inside_are_left_out() -> None:
     assert t[-1] == 600.0
 
 
+def test_of_a_pause_that_began_earlier_only_the_part_inside_counts() -> None:
+    """A watched target may become steady while its client rests."""
+    window = judged_window(
+        record((80, "drain"), Steady(t_s=100.0), (150, "resume"), (150, "steady"))
+    )
+
+    assert window is not None
+    assert window.pauses == ((100.0, 150.0),)
+    assert window.stretches() == [(150.0, 600.0)]
+
+
 @pytest.mark.parametrize("end", [Crash(t_s=400.0), Interrupted(t_s=400.0)])
 def test_what_ends_the_run_ends_the_window(end: Event) -> None:
     window = judged_window(record(Steady(t_s=100.0), end))
