@@ -135,6 +135,11 @@ class Crashed(Basis, frozen=True, kw_only=True):
             return (
                 f"Send the requests in {self.file}, with any text, and read what the server prints."
             )
+        if self.reason in ("exit", "signal") and " in flight" in self.detail and not self.suspects:
+            return (
+                "Repeat the run with --restarts 1: a new server gets the requests that were in "
+                "flight again, and the report names those that crash it."
+            )
         if self.reason == "unreachable":
             return "Check that the server runs and can be reached at the address of --url."
         if self.stacks:

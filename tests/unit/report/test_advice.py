@@ -61,6 +61,15 @@ def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
     assert text("Segmentation fault").startswith("Read the last lines of the worker")
 
 
+@pytest.mark.parametrize("suspects", [0, 2])
+def test_requests_in_flight_at_a_crash_are_sent_again_by_a_run_with_restarts(suspects: int) -> None:
+    detail = "(exit code 1), with 2 requests in flight: 2 with a prompt of 16 to 31 tokens"
+    data: dict[str, JsonValue] = {"reason": "exit", "stderr": [], "detail": detail}
+    finding = typed_finding("crash", {**data, "suspects": suspects})
+
+    assert ("--restarts 1" in finding.basis.advice(finding)) is (suspects == 0)
+
+
 def test_a_silent_crash_in_a_segment_of_a_resumed_run_is_silent_too() -> None:
     data: dict[str, JsonValue] = {"reason": "signal", "stderr": [], "segments": [1]}
     verdict = Verdict(VerdictKind.CRASHED, "", (typed_finding("crash", data),), (), None, "")
