@@ -22,6 +22,7 @@ import numpy as np
 
 from hybridbench import load_run
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.finding import VerdictKind
 from hybridbench.records.rates import full_rate_text
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "released-engines.md"
@@ -94,7 +95,10 @@ def row_of(run: Path) -> Row:
     options = _options(manifest.command)
     traffic = " ".join((manifest.profile.name, *_settings(options)))
     found = verdict.findings[0] if verdict.findings else None
-    said = verdict.headline if found is None else found.title
+    # The kinds of all requests in flight at a crash are in the report.
+    said = verdict.headline if found is None else re.sub(r"(in flight): .*", r"\1", found.title)
+    if found is not None and verdict.kind is VerdictKind.CORRUPT:
+        said = f"{said}: {found.cause}"
     day = datetime.fromtimestamp(manifest.started_wall_s or 0.0, UTC)
     return Row(
         release=manifest.prepared.name if manifest.prepared else manifest.model.name,

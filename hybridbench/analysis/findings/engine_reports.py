@@ -397,12 +397,19 @@ def crash_findings(record: RunRecord) -> list[Finding]:
 def _raised(stderr: Sequence[str]) -> str:
     """Return the first error that ends a traceback in ``stderr``, and where it was raised.
 
-    Later ones follow from it, such as those of processes that wait for the one that failed.
+    Later ones follow from it, such as those of processes that wait for the one that failed.  The
+    place is the innermost one outside of torch, which raises what its caller got wrong.
     """
-    for frame, error in pairwise(stderr):
-        where, what = _FRAME.match(frame), _ERROR.match(error)
-        if where is not None and what is not None:
-            return f"{what[1]} in {where[3]} ({where[1]}:{where[2]})"
+    place, is_own = "", False
+    for line, after in pairwise(stderr):
+        frame, error = _FRAME.match(line), _ERROR.match(after)
+        if frame is None:
+            place, is_own = "", False
+            continue
+        if "/torch/" not in line or not is_own:
+            place, is_own = f"{frame[3]} ({frame[1]}:{frame[2]})", "/torch/" not in line
+        if error is not None:
+            return f"{error[1]} in {place}"
     return ""
 
 

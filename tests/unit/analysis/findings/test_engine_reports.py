@@ -139,7 +139,9 @@ def test_the_first_error_is_named_with_its_place_and_not_what_followed_from_it()
     left_out = "[its message is left out]"
     said = (
         '  File "/env/site-packages/sglang/srt/scheduler.py", line 9, in run_batch',
+        '  File "/env/site-packages/torch/module.py", line 1789, in _call_impl',
         '  File "/env/site-packages/sglang/srt/logprob.py", line 40, in get_top_logprobs',
+        '  File "/env/site-packages/torch/functional.py", line 5, in topk',
         f"RuntimeError: {left_out}",
         '  File "/env/server.py", line 3, in <module>',
         f"vllm.v1.engine.exceptions.EngineDeadError: {left_out}",
