@@ -670,9 +670,11 @@ def test_a_load_that_was_stopped_in_the_middle_of_a_request_may_finish_it() -> N
     real = server.latest
 
     def half_sent() -> Scrape:
-        # Every second pause, beginning with the first, leaves a request that was only half sent.
-        open_ = server.done and server.done[-1] == "pause" and server.done.count("pause") % 2
-        return replace(real(), running=1.0) if open_ else real()
+        # Every second pause, beginning with the first, leaves a request that was only half sent,
+        # until the load may send the rest.
+        is_paused = server.done[-1:] == ["pause"]
+        is_open = is_paused and server.done.count("resume") % 2 == 0
+        return replace(real(), running=1.0) if is_open else real()
 
     server.latest = half_sent  # type: ignore[method-assign]
     run.steps.run()
