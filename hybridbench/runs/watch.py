@@ -63,7 +63,8 @@ _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
 # How often all processes on the machine are read, to see what the others use.
 _OTHERS_S: Final = 10.0
-_SHM_FILES_S: Final = 4.0
+# Every second sample: a soak of four minutes, idle for half of it, still has enough.
+_SHM_FILES_S: Final = 2.0
 # How often to look for an idle moment if nothing pauses the load.
 _SEEK_S: Final = 1.0
 _LINES_SHOWN: Final = 20
