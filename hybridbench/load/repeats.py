@@ -85,6 +85,8 @@ class Repeats:
         self._control: list[Differing] = []
         self._beside: Counter[str] = Counter()
         self._met = 0
+        # Served answers with a different one, to be sent alone as time permits.
+        self._undecided: list[tuple[_Served, Answer]] = []
         self._gaps: list[float] = []
         self._noise = (0.0, 0)  # the largest difference, and the number of tokens compared
 
@@ -115,32 +117,32 @@ class Repeats:
         self._tokens += size
 
     async def compare(self, ask: Ask, budget_s: float) -> None:
-        """Compute the sample again, for about ``budget_s`` seconds, and begin a new one."""
+        """Compute the sample again, for about ``budget_s`` seconds, and begin a new one.
+
+        A difference that time leaves undecided is the next call's first.
+        """
         sample, self._sample = self._sample, []
         self._drawn_from = self._tokens = 0
         self._random.shuffle(sample)
         end_s = _now_s() + budget_s
         left = iter(sample)
         same: list[tuple[Submit, Answer]] = []
-        other: list[tuple[_Served, Answer]] = []
-        await asyncio.gather(
-            *(self._together(ask, left, same, other, end_s) for _ in range(_AT_ONCE))
-        )
+        await asyncio.gather(*(self._together(ask, left, same, end_s) for _ in range(_AT_ONCE)))
         self._reasons["time"] += sum(1 for _ in left)
-        # As much time again, so that lack of time does not leave a difference undecided.
+        # As much time again, for the differences.
         begin_s = max(end_s, _now_s())
         end_s = begin_s + budget_s
         agreed = iter(enumerate(same))
         await self._measure_until(ask, agreed, begin_s + budget_s / 2)
-        for served, control in other:
-            if _now_s() < end_s:
-                await self._alone(ask, served, control)
-            else:
-                self._reasons["time"] += 1
+        while self._undecided and _now_s() < end_s:
+            await self._alone(ask, *self._undecided.pop(0))
+        self._reasons["undecided"] += len(self._undecided[_PLACES:])
+        del self._undecided[_PLACES:]
         await self._measure_until(ask, agreed, end_s)
 
     def so_far(self) -> Repeated:
         """Return the results of all comparisons."""
+        left_out = self._reasons + Counter(undecided=len(self._undecided))
         return Repeated(
             compared=self._counts["compared"],
             tokens=self._counts["tokens"],
@@ -154,7 +156,7 @@ class Repeats:
             noise=self._noise[0],
             noise_tokens=self._noise[1],
             exact=self._exact,
-            left_out={name: count for name, count in self._reasons.items() if count},
+            left_out=dict(left_out),
             beside=dict(self._beside),
             met=self._met,
         )
@@ -164,7 +166,6 @@ class Repeats:
         ask: Ask,
         left: Iterator[_Served],
         same: list[tuple[Submit, Answer]],
-        other: list[tuple[_Served, Answer]],
         end_s: float,
     ) -> None:
         while _now_s() < end_s:
@@ -178,7 +179,7 @@ class Repeats:
                 self._compared(served)
                 same.append((served.request, control))
             else:
-                other.append((served, control))
+                self._undecided.append((served, control))
 
     async def _measure_until(
         self, ask: Ask, agreed: Iterator[tuple[int, tuple[Submit, Answer]]], end_s: float

@@ -92,9 +92,11 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             f"{self.wrong_reused:,} of {self.wrong_known:,} had reused a prefix, "
             f"{self.right_reused:,} of {self.right_known:,} right ones had"
         )
+        undecided = self.left_out.get("undecided", 0)
         title = (
-            f"{self.wrong or self.control:,} of {self.compared:,} answers differ from those to the "
-            "same requests alone, without cache"
+            f"{'At least ' if undecided else ''}{self.wrong or self.control:,} of "
+            f"{self.compared + undecided:,} answers differ from those to the same requests alone, "
+            "without cache"
         )
         return Words(
             title,

@@ -30,6 +30,7 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
     "payload": "with a payload",
     "not-drawn": "not drawn for the sample",
     "time": "drawn, but time ran out",
+    "undecided": "that differ, but time ran out before their requests were sent alone",
     "near-tie": "where an expert was chosen by a near-tie",
     "not-repeated": "whose difference was not reproduced",
     "reference-failed": "on which the reference failed",

@@ -241,6 +241,35 @@ def test_what_the_time_is_too_short_for_is_said() -> None:
     assert compared([answer(RIGHT)] * 3, server(), budget_s=0.0).left_out == {"time": 3}
 
 
+def test_a_difference_that_time_leaves_undecided_is_the_first_of_the_next_idle_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("hybridbench.load.repeats._now_s", lambda: now_s)
+    right = server()
+
+    async def ask(again: Submit, key: str, whole: bool) -> Answer | None:
+        nonlocal now_s
+        now_s += 1.0
+        return await right(again, key, whole)
+
+    async def run() -> list[Repeated]:
+        repeats = Repeats(1)
+        for number in range(3):
+            repeats.saw(request(number), answer(OTHER))
+        found = []
+        for _ in range(2):
+            await repeats.compare(ask, 4.0)
+            found.append(repeats.so_far())
+        return found
+
+    first, second = asyncio.run(run())
+
+    # Each takes three seconds alone.
+    assert (first.served_differ, first.left_out) == (2, {"undecided": 1})
+    assert (second.served_differ, second.left_out) == (3, {})
+
+
 def test_sampled_answers_and_turns_of_sessions_are_left_out() -> None:
     repeats = Repeats(1)
     repeats.saw(request(1, temperature=0.5), answer(RIGHT))

@@ -39,6 +39,7 @@ def record(
     exact: bool = False,
     beside: Mapping[str, int] | None = None,
     met: int = 0,
+    undecided: int = 0,
 ) -> RunRecord:
     so_far = Repeated(
         compared=1000,
@@ -50,7 +51,7 @@ def record(
         usual_gap=usual_gap,
         noise=noise,
         noise_tokens=noise_tokens,
-        left_out={"sampled": 40},
+        left_out={"sampled": 40} | ({"undecided": undecided} if undecided else {}),
         known=known,
         reused=reused,
         exact=exact,
@@ -81,6 +82,13 @@ def test_two_answers_that_rounding_does_not_explain_are_corrupt() -> None:
     assert finding.data["wrong"] == 2
     assert "2 of 1,000 answers differ" in finding.title
     assert not any("asked for again" in note for note in verdict.notes)
+
+
+def test_differences_that_time_left_undecided_make_the_count_a_lower_bound() -> None:
+    (finding,) = repeated_answer_findings(record(differing(3.0, 2.5), undecided=7))
+
+    assert "At least 2 of 1,007 answers differ" in finding.title
+    assert "7 that differ, but time ran out before" in " ".join(finding.evidence)
 
 
 def test_answers_that_are_wrong_without_reuse_as_well_are_wrong() -> None:
