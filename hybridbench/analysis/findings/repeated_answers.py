@@ -63,7 +63,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         "its cache."
     )
     leads_to: ClassVar[str] = (
-        f"CORRUPT; INCONCLUSIVE until rounding has been measured at {_FEWEST_MEASURED} tokens"
+        f"CORRUPT; INCONCLUSIVE until rounding has been measured at {_FEWEST_MEASURED} tokens, and "
+        "for a server without logprobs"
     )
     question: ClassVar[str] = "the answers are those that the same requests have alone"
     names_mechanism: ClassVar[bool] = True
@@ -115,6 +116,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     def advice(self, found: Finding) -> str:
         if self.needs_longer_run:
             return "Run longer, or give the comparison more time (--answers)."
+        if self.is_open:
+            return "Have the server report logprobs: they distinguish near-ties from wrong answers."
         if self._is_of_streams:
             return (
                 "Answers that are not streamed are right: look at the code that streams them, and "
@@ -138,12 +141,21 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         )
 
     @property
+    def is_open(self) -> bool:
+        """Whether rounding may still explain the differences."""
+        if self.tolerance is None:
+            return sum(bool(one.certain) for one in self.examples) < _FEWEST
+        return self.noise_tokens < _FEWEST_MEASURED
+
+    @property
     def needs_longer_run(self) -> bool:
-        return self.tolerance is not None and self.noise_tokens < _FEWEST_MEASURED
+        return self.is_open and any(one.margin is not None for one in self.examples)
 
     @property
     def _cause(self) -> str:
-        if self.needs_longer_run:
+        if self.is_open and self.tolerance is None:
+            return "rounding may be the cause, because its effect was not measured"
+        if self.is_open:
             return (
                 "this is more than rounding has caused so far, but its effect was measured at "
                 f"fewer than {_FEWEST_MEASURED} tokens"
@@ -167,7 +179,10 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     @property
     def _rounding(self) -> str:
         if self.tolerance is None:
-            return "the effect of rounding was not measured: it cannot cause these differences"
+            why = "it cannot cause these differences"
+            if self.is_open:
+                why = "time ran out" if self.needs_longer_run else "the answers have no logprobs"
+            return f"the effect of rounding was not measured: {why}"
         if self.exact and not self.tolerance:
             return (
                 "the server was started so that a batch changes no answer, and the logprobs of "
@@ -193,21 +208,13 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
 def repeated_answer_findings(record: RunRecord) -> list[Finding]:
     """Return one finding if the wrong answers are neither rounding nor chance.
 
-    It is open if only too few tokens were measured to be sure of that.
+    It is open if rounding was not measured, or at too few tokens to be sure of that.
     """
     found = record.last_event(AnswersRepeated)
-    if found is None:
-        return []
-    seen = found.so_far
-    is_measured = seen.usual_gap is not None and seen.noise_tokens > 0
-    tolerance = _tolerance(seen) if is_measured else None
-    if seen.noise_tokens >= _FEWEST_MEASURED:
-        basis = _judged(seen, tolerance)
-    else:
-        basis = _judged(seen, None) or _judged(seen, tolerance)
+    basis = None if found is None else _basis(found.so_far)
     if basis is None:
         return []
-    verdict = VerdictKind.INCONCLUSIVE if basis.needs_longer_run else VerdictKind.CORRUPT
+    verdict = VerdictKind.INCONCLUSIVE if basis.is_open else VerdictKind.CORRUPT
     return [Finding(basis, verdict, "answers")]
 
 
@@ -240,8 +247,6 @@ def _agreement(seen: Repeated) -> str:
     said = f"{_differ(seen.served_differ)}, and {_differ(seen.control_differ)} without reuse"
     margins = [one.margin for one in (*seen.served, *seen.control)]
     known = [margin for margin in margins if margin is not None]
-    if not known and not any(one.certain for one in (*seen.served, *seen.control)):
-        return f"{said}, and the server does not say by how much"
     if 0 < len(known) == len(margins) and max(known) <= _tolerance(seen):
         return f"{said}, all within rounding"
     return f"{said}, which does not decide"
@@ -251,10 +256,22 @@ def _differ(answers: int) -> str:
     return f"{answers:,} differ{'s' * (answers == 1)}"
 
 
-def _judged(seen: Repeated, tolerance: float | None) -> AnswersDiffer | None:
-    """Count the answers that are wrong beyond ``tolerance``; without one, only those certain."""
+def _basis(seen: Repeated) -> AnswersDiffer | None:
+    is_measured = seen.usual_gap is not None and seen.noise_tokens > 0
+    certain = _judged(seen, None)
+    if is_measured and (certain is None or seen.noise_tokens >= _FEWEST_MEASURED):
+        return _judged(seen, _tolerance(seen))
+    return certain or _judged(seen, None, unexplained=True)
+
+
+def _judged(
+    seen: Repeated, tolerance: float | None, *, unexplained: bool = False
+) -> AnswersDiffer | None:
+    """Count the answers that are wrong beyond ``tolerance``; without one, only those certain, or
+    all if ``unexplained``.
+    """
     wrong, control = (
-        [one for one in differing if _is_wrong(one, tolerance)]
+        [one for one in differing if unexplained or _is_wrong(one, tolerance)]
         for differing in (seen.served, seen.control)
     )
     if len(wrong) + len(control) < _FEWEST:
@@ -329,12 +346,13 @@ def _example(one: Differing) -> str:
     alone = f"alone{', not streamed' if one.streamed else ''}"
     if one.certain == "text":
         return f"{of}: its tokens are those that the server gives it {alone}, but not its text"
+    both = f"{of}: its answer and the one that the server gives it {alone}, three times,"
     if one.certain == "length":
-        return (
-            f"{of}: its answer and the one that the server gives it {alone}, three times, diverge "
-            f"at output token {one.place + 1}, and the shorter one ends before the limit"
-        )
+        at = f"output token {one.place + 1}"
+        return f"{both} diverge at {at}, and the shorter one ends before the limit"
+    if one.margin is None:
+        return f"{both} diverge at position {one.place + 1}"
     return (
-        f"{of}: output token {one.place + 1} was less likely by at least {one.margin or 0.0:.3g} "
+        f"{of}: output token {one.place + 1} was less likely by at least {one.margin:.3g} "
         f"nats than the one that the server gives it {alone}, three times"
     )

@@ -109,7 +109,8 @@ def test_what_no_rounding_does_needs_no_margin(certain: Literal["length", "text"
     assert (finding.verdict, finding.data["wrong"]) == (VerdictKind.CORRUPT, 2)
     words = finding.basis.words(finding)
     assert any("the effect of rounding was not measured" in line for line in words.evidence)
-    assert repeated_answer_findings(record(lost[:1], differing(3.0), **unknown)) == []
+    (with_another,) = repeated_answer_findings(record(lost[:1], differing(3.0), **unknown))
+    assert with_another.verdict is VerdictKind.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -120,10 +121,9 @@ def test_what_no_rounding_does_needs_no_margin(certain: Literal["length", "text"
         (differing(*[0.049] * 200), (), {"noise": 0.0}),
         # Only ten times what the measured rounding can reverse.
         (differing(*[3.0] * 40), differing(2.9), {"noise": 0.15}),
-        # A single one; a server that reports no logprobs; no token measured, or too few.
+        # A single one, also if the server reports no logprobs; too few tokens measured.
         (differing(3.0, 0.1), (), {}),
-        (differing(*[None] * 40), (), {"usual_gap": None}),
-        (differing(*[3.0] * 40), (), {"noise_tokens": 0}),
+        (differing(None), (), {"usual_gap": None, "noise_tokens": 0}),
         (differing(3.0, *[0.19] * 40), (), {"noise_tokens": 499}),
     ],
 )
@@ -136,6 +136,24 @@ def test_differences_that_rounding_may_explain_are_a_note(
     (note,) = repeated_answer_notes(found)
     with_reuse, without = (f"{len(n)} differ{'s' * (len(n) == 1)}" for n in (served, control))
     assert f"{with_reuse}, and {without} without reuse" in note
+
+
+@pytest.mark.parametrize(
+    ("margin", "is_longer_run"),
+    [(3.0, True), (None, False)],
+)
+def test_differences_are_open_if_rounding_was_not_measured(
+    margin: float | None, *, is_longer_run: bool
+) -> None:
+    """A server without logprobs was CLEAN, although it gave answers to the wrong requests."""
+    verdict = judge(record(differing(margin, margin), usual_gap=None, noise_tokens=0))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    (finding,) = (one for one in verdict.findings if one.kind == "answers-differ")
+    assert "its effect was not measured" in str(finding.cause)
+    assert ("diverge at position 4" in finding.evidence[0]) is not is_longer_run
+    assert finding.basis.needs_longer_run is is_longer_run
+    assert ("Run longer" in finding.basis.advice(finding)) is is_longer_run
 
 
 def test_differences_beyond_the_rounding_measured_so_far_are_open() -> None:
