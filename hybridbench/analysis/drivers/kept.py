@@ -460,16 +460,16 @@ def _equal_rounds(
         agree = bool(np.all(off <= np.maximum(_ALIKE * rate * events, 2.0 * noise)))
         if not agree or (rate < LEAST_PER_EVENT and name != TIME):
             continue
-        times = round(rate) if name in work.telling else 0
-        exact = times >= 1 and bool(np.all(gained == times * events))
-        times = times if exact else 0
+        times = _exact_times(gained, events, rate, len(work.names)) if name in work.telling else 0.0
         share = float(off.sum()) / float(gained.sum())
-        rank = (share > 0.02, work.rank(name, whole=exact), times, share)
-        found.append((rank, index, exact))
+        is_part = not times >= 1.0
+        rank = (share > 0.02, is_part, not times, work.rank(name, whole=False), times, share)
+        found.append((rank, index, times))
     if not found:
         return None
-    (_, index, exact), *rest = sorted(found)
-    if gained.sum() < (FEWEST_KEPT if exact else _FEWEST_PARTS):
+    (_, index, times), *rest = sorted(found)
+    exact = times > 0.0
+    if gained.sum() < (FEWEST_KEPT if times >= 1.0 else _FEWEST_PARTS):
         return None
     events = np.diff(work.columns[start:, index])
     mean = mean_rate(gained, events)
@@ -478,9 +478,9 @@ def _equal_rounds(
     low, high = mean.ends or (float(rates.min()), float(rates.max()))
     driver = Driver(
         counter=work.names[index],
-        per_event=mean.value,
-        lower=mean.value if exact else low,
-        upper=mean.value if exact else high,
+        per_event=times or mean.value,
+        lower=times or low,
+        upper=times or high,
         events=float(events.sum()),
         rise=float(gained.sum()),
         covered=1.0,
@@ -493,7 +493,27 @@ def _equal_rounds(
     by_main = [_Rounds.of(gained, done, noise, at_once=max(1.0, mean.value)) for done in main]
     slows = not exact and (own.slows or any(one.surely_slow for one in by_main))
     steady = exact or (own.steady and not any(one.slows for one in (own, *by_main)))
-    return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, whole=exact)
+    whole = times >= 1.0
+    return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, whole=whole)
+
+
+def _exact_times(gained: FloatArray, events: FloatArray, rate: float, drivers: int) -> float:
+    """Return how many entries each event keeps in every round, or one in how many does.
+
+    That is a whole number, or its reciprocal if every so many events keep one entry: then the total
+    is never off by a whole entry.  0 if neither holds, or if counts that vary by chance would often
+    do the same with one of so many ``drivers``.
+    """
+    times = float(round(rate))
+    if times >= 1.0 and np.all(gained == times * events):
+        return times
+    share = 1.0 / max(2, round(1.0 / rate))
+    off = np.cumsum(gained - share * events)
+    if max(off.max(), 0.0) - min(off.min(), 0.0) >= 1.0:
+        return 0.0
+    # A round is this close by chance if one or two of the likely counts are.
+    chance = np.minimum(1.0, 2.0 / np.sqrt(2.0 * np.pi * share * events))
+    return share if drivers * float(np.prod(chance)) < ALPHA else 0.0
 
 
 def _uneven_rounds(

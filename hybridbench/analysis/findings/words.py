@@ -81,7 +81,11 @@ def driver_evidence(found: Finding) -> Iterable[str]:
         return
     if how.exact:
         each = found.rates[0].value
-        yield f"{found.driver} rose by {how.events:,.0f}; each event added exactly {each:g}"
+        of_every = round(1.0 / each)
+        added = f"each event added exactly {each:g}"
+        if of_every > 1:
+            added = f"exactly one of every {of_every:,} events added one"
+        yield f"{found.driver} rose by {how.events:,.0f}; {added}"
     else:
         yield (
             f"{format_percent(how.share)} of the growth came in intervals in which {found.driver} "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.drivers.kept import Work, kept_at_idle, kept_under_traffic
+from hybridbench.analysis.drivers.kept import Kept, Work, kept_at_idle, kept_under_traffic
 from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.record import FloatArray
 
 
 @pytest.mark.parametrize("half", ["first", "second"])
@@ -72,3 +73,35 @@ def test_requests_among_which_a_rare_event_varies_by_chance_make_no_fill_of_what
     assert kept.driver.counter == "abort_prefill"
     assert not kept.slows
     assert not kept.steady
+
+
+def rounds(held: FloatArray, accepted: FloatArray, finishes: FloatArray) -> Kept | None:
+    names = ("finishes", "requests_accepted", TIME)
+    columns = np.column_stack([finishes, accepted, 30.0 * np.arange(held.size)])
+    work = Work(names, columns, {"finishes": 0, "requests_accepted": 9}, frozenset({"finishes"}))
+    return kept_at_idle(held, work, 2.0, 5.0, named=True)
+
+
+@pytest.mark.parametrize("every", [2, 5, 50])
+def test_exactly_one_entry_in_so_many_events_names_the_event(every: int) -> None:
+    """Finished requests agree within 10%: a session for every second request was 0.523 of them."""
+    accepted = np.cumsum([0, 3537, 2570, 2755, 2589, 2016, 1867, 2092, 1235]).astype(np.float64)
+    finishes = np.cumsum([0, 3360, 2457, 2640, 2475, 1932, 1792, 2002, 1189]).astype(np.float64)
+
+    kept = rounds((accepted + 1) // every, accepted, finishes)
+
+    assert kept is not None
+    assert (kept.driver.counter, kept.driver.exact) == ("requests_accepted", True)
+    assert kept.driver.lower == kept.driver.per_event == kept.driver.upper == 1.0 / every
+
+
+def test_entries_of_random_events_are_not_exactly_one_in_so_many() -> None:
+    rng = np.random.default_rng(7)
+    exact = []
+    for _ in range(200):
+        requests = np.cumsum(rng.integers(40, 400, 6)).astype(np.float64)
+        held = np.cumsum(rng.binomial(np.diff(requests, prepend=0).astype(int), 0.2))
+        kept = rounds(held.astype(np.float64), requests, requests)
+        exact += [kept] if kept is not None and kept.driver.exact else []
+
+    assert exact == []

@@ -73,6 +73,27 @@ def test_equal_rounds_between_idle_points_are_exact() -> None:
     assert "app.Request objects: 1.00 per request" in leak.evidence
 
 
+@pytest.mark.parametrize(("every", "verdict"), [(2, VerdictKind.LEAK), (10, None)])
+def test_one_entry_in_so_many_requests_is_exact_beyond_the_windows_of_engines(
+    every: int, verdict: VerdictKind | None
+) -> None:
+    record = watched_run(one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=30.0))
+
+    def thinned(event: Event) -> Event:
+        if not isinstance(event, Census):
+            return event
+        entries = {name: n // every for name, n in event.entries.items() if name == "app.kept"}
+        return replace_event(event, entries={**event.entries, **entries}, types={})
+
+    events = [thinned(event) for event in record.events]
+    found = kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+    (one,) = (f for f in found if "app.kept" in f.subject)
+    assert one.title.startswith(f"api_server {'keeps' if verdict else 'may keep'} exactly")
+    assert one.verdict is (verdict or VerdictKind.INCONCLUSIVE)
+    assert f"exactly one of every {every} events added one" in " ".join(one.evidence)
+
+
 @pytest.mark.parametrize("count", [3, 40])
 def test_a_last_round_of_a_few_requests_takes_nothing_from_those_before(count: int) -> None:
     """At the end of a run, an idle point may come a few requests after the previous one."""
