@@ -123,7 +123,8 @@ def _at_idle(view: HeapView) -> Iterator[Growing]:
         for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
             held = counts.value[:, places]
             late = np.diff(held[:, last_start(len(places)) :], axis=1)
-            for at in np.flatnonzero(late.min(axis=1) >= _LEAST_OF_ROUND):
+            ample = np.count_nonzero(late >= _LEAST_OF_ROUND, axis=1)
+            for at in np.flatnonzero((late.min(axis=1) >= 0) & (ample >= FEWEST_ROUNDS)):
                 named = sort is Sort.ENTRIES and _is_one(heap, counts.names[at], counts.value[at])
                 kept = kept_at_idle(held[at], work, FEW, _LEAST_OF_ROUND, named=named)
                 if kept is not None:

@@ -448,36 +448,27 @@ def _equal_rounds(
     held: FloatArray, work: Work, start: int, noise: float, least: float
 ) -> Kept | None:
     gained = np.diff(held)
-    if np.any(gained < max(least, 2.0 * noise)):
+    ample = gained >= max(least, 2.0 * noise)
+    rounds = np.diff(work.columns[start:], axis=0)
+    found = _agreeing(gained, rounds, work, noise)
+    if not ample.all():
+        # That rounds with few events agree as well is no accident if each keeps exactly as much.
+        found = [one for one in found if one.times >= 1.0]
+    if not found or np.count_nonzero(ample) < FEWEST_ROUNDS:
         return None
-    found = []
-    for index, name in enumerate(work.names):
-        events = np.diff(work.columns[start:, index])
-        if events.min() <= 0:
-            continue
-        rate = float(gained.sum()) / float(events.sum())
-        off = np.abs(gained - rate * events)
-        agree = bool(np.all(off <= np.maximum(_ALIKE * rate * events, 2.0 * noise)))
-        if not agree or (rate < LEAST_PER_EVENT and name != TIME):
-            continue
-        times = _exact_times(gained, events, rate, len(work.names)) if name in work.telling else 0.0
-        share = float(off.sum()) / float(gained.sum())
-        is_part = not times >= 1.0
-        rank = (share > 0.02, is_part, not times, work.rank(name, whole=False), times, share)
-        found.append((rank, index, times))
-    if not found:
-        return None
-    (_, index, times), *rest = sorted(found)
-    exact = times > 0.0
+    times = found[0].times
     if gained.sum() < (FEWEST_KEPT if times >= 1.0 else _FEWEST_PARTS):
         return None
-    events = np.diff(work.columns[start:, index])
+    moved = rounds[:, found[0].index] > 0
+    gained, rounds = gained[moved], rounds[moved]
+    events = rounds[:, found[0].index]
     mean = mean_rate(gained, events)
     assert mean is not None, "each round has events"
     rates = gained / events
     low, high = mean.ends or (float(rates.min()), float(rates.max()))
+    exact = times > 0.0
     driver = Driver(
-        counter=work.names[index],
+        counter=work.names[found[0].index],
         per_event=times or mean.value,
         lower=times or low,
         upper=times or high,
@@ -485,16 +476,52 @@ def _equal_rounds(
         rise=float(gained.sum()),
         covered=1.0,
         exact=exact,
-        rivals=tuple(name for _, i, _ in rest if (name := work.names[i]) != TIME),
+        rivals=tuple(name for one in found[1:] if (name := work.names[one.index]) != TIME),
     )
     own = _Rounds.of(gained, events, noise)
-    main = [np.diff(work.columns[start:, i]) for i, n in enumerate(work.names) if n in work.main]
+    main = [done for done, n in zip(rounds.T, work.names, strict=True) if n in work.main]
     # What a rare event keeps varies by chance if counted per request.
     by_main = [_Rounds.of(gained, done, noise, at_once=max(1.0, mean.value)) for done in main]
     slows = not exact and (own.slows or any(one.surely_slow for one in by_main))
     steady = exact or (own.steady and not any(one.slows for one in (own, *by_main)))
     whole = times >= 1.0
     return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, whole=whole)
+
+
+@dataclass(frozen=True, order=True)
+class _Agreeing:
+    """A counter by which all rounds agree, ordered by how well it explains the gain.
+
+    ``times`` is what ``_exact_times`` returns.
+    """
+
+    rank: tuple[bool, bool, bool, int]
+    times: float
+    share: float
+    index: int
+
+
+def _agreeing(gained: FloatArray, rounds: FloatArray, work: Work, noise: float) -> list[_Agreeing]:
+    """Return the counters by which all rounds agree, best first.
+
+    ``gained`` is [rounds], ``rounds`` [rounds, names] the events of each counter.
+    """
+    found = []
+    for index, name in enumerate(work.names):
+        events = rounds[:, index]
+        if events.min() < 0 or np.any(gained[events == 0]) or not events.any():
+            continue
+        rate = float(gained.sum()) / float(events.sum())
+        off = np.abs(gained - rate * events)
+        agree = bool(np.all(off <= np.maximum(_ALIKE * rate * events, 2.0 * noise)))
+        if not agree or rate <= 0.0 or (rate < LEAST_PER_EVENT and name != TIME):
+            continue
+        times = _exact_times(gained, events, rate, len(work.names)) if name in work.telling else 0.0
+        share = float(off.sum()) / float(gained.sum())
+        place = work.rank(name, whole=False)
+        rank = (share > 0.02, not times >= 1.0, not times, place)
+        found.append(_Agreeing(rank, times, share, index))
+    return sorted(found)
 
 
 def _exact_times(gained: FloatArray, events: FloatArray, rate: float, drivers: int) -> float:
@@ -512,7 +539,7 @@ def _exact_times(gained: FloatArray, events: FloatArray, rate: float, drivers: i
     if max(off.max(), 0.0) - min(off.min(), 0.0) >= 1.0:
         return 0.0
     # A round is this close by chance if one or two of the likely counts are.
-    chance = np.minimum(1.0, 2.0 / np.sqrt(2.0 * np.pi * share * events))
+    chance = np.minimum(1.0, 2.0 / np.sqrt(2.0 * np.pi * share * np.maximum(events, 1.0)))
     return share if drivers * float(np.prod(chance)) < ALPHA else 0.0
 
 

@@ -75,10 +75,13 @@ def test_requests_among_which_a_rare_event_varies_by_chance_make_no_fill_of_what
     assert not kept.steady
 
 
-def rounds(held: FloatArray, accepted: FloatArray, finishes: FloatArray) -> Kept | None:
-    names = ("finishes", "requests_accepted", TIME)
-    columns = np.column_stack([finishes, accepted, 30.0 * np.arange(held.size)])
-    work = Work(names, columns, {"finishes": 0, "requests_accepted": 9}, frozenset({"finishes"}))
+def rounds(
+    held: FloatArray, events: FloatArray, finishes: FloatArray, event: str = "requests_accepted"
+) -> Kept | None:
+    columns = np.column_stack([finishes, events, 30.0 * np.arange(held.size)])
+    work = Work(
+        ("finishes", event, TIME), columns, {"finishes": 0, event: 9}, frozenset({"finishes"})
+    )
     return kept_at_idle(held, work, 2.0, 5.0, named=True)
 
 
@@ -105,3 +108,18 @@ def test_entries_of_random_events_are_not_exactly_one_in_so_many() -> None:
         exact += [kept] if kept is not None and kept.driver.exact else []
 
     assert exact == []
+
+
+@pytest.mark.parametrize("stray", [0, 1])
+def test_rounds_with_few_events_agree_if_each_keeps_exactly_as_much(stray: int) -> None:
+    """A soak of a server that kept each rejected request: named were the bytes that it held."""
+    rejected = np.cumsum([0.0, 14, 7, 7, 9, 2, 0, 11, 8])
+    finishes = 2_000.0 * np.arange(9.0)
+    held = rejected + stray * (np.arange(9) > 4)
+
+    kept = rounds(held, rejected, finishes, "requests_rejected")
+
+    assert (kept is None) is bool(stray)
+    if kept is not None:
+        assert (kept.driver.counter, kept.driver.per_event) == ("requests_rejected", 1.0)
+        assert (kept.driver.exact, kept.whole, kept.steady) == (True, True, True)
