@@ -137,7 +137,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
             )
         if self.reason in ("exit", "signal") and " in flight" in self.detail and not self.suspects:
             return (
-                "Repeat the run with --restarts 1: a new server gets the requests that were in "
+                "Repeat the run with --restarts 3: a new server gets the requests that were in "
                 "flight again, and the report names those that crash it."
             )
         if self.reason == "unreachable":

@@ -67,7 +67,7 @@ def test_requests_in_flight_at_a_crash_are_sent_again_by_a_run_with_restarts(sus
     data: dict[str, JsonValue] = {"reason": "exit", "stderr": [], "detail": detail}
     finding = typed_finding("crash", {**data, "suspects": suspects})
 
-    assert ("--restarts 1" in finding.basis.advice(finding)) is (suspects == 0)
+    assert ("--restarts 3" in finding.basis.advice(finding)) is (suspects == 0)
 
 
 def test_a_silent_crash_in_a_segment_of_a_resumed_run_is_silent_too() -> None:
