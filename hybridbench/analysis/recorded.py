@@ -212,9 +212,9 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
         floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
     spec = MetricSpec(
         series.name,
+        "",
         series.unit,
         Kind.LEVEL,
-        meaning="",
         check=Check.TREND,
         higher_is_worse=series.higher_is_worse,
         floor_per_hour=floor,
