@@ -20,7 +20,6 @@ PACKAGE: Final = Path(__file__).parents[1] / "hybridbench"
 READING: Final = "analysis/reading.py"
 # A defect declares its expected finding; that is data, not a place to keep in sync.
 EXPECTATIONS: Final = "defects/"
-_KIND: Final = "kind"
 _DATA: Final = "data"
 
 
@@ -93,16 +92,11 @@ def keyed_reads(files: Iterable[Module]) -> list[Read]:
 
 def _declared(node: ast.ClassDef) -> Iterator[str]:
     for part in node.body:
-        if (
-            isinstance(part, ast.AnnAssign)
-            and isinstance(part.target, ast.Name)
-            and part.target.id == _KIND
-            and "ClassVar" in ast.unparse(part.annotation)
-            and isinstance(part.value, ast.Constant)
-            and isinstance(part.value.value, str)
-            and part.value.value
-        ):
-            yield part.value.value
+        match part:
+            case ast.Assign(
+                targets=[ast.Name(id="kind")], value=ast.Constant(value=str() as value)
+            ) if value:
+                yield value
 
 
 def _spelled(tree: ast.Module) -> tuple[set[str], set[str]]:

@@ -122,8 +122,8 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Recorded(Basis, frozen=True, kw_only=True):
     """A finding with given sentences: read from a file, or from a comparison's answer."""
 
-    kind: ClassVar[str] = ""
-    meaning: ClassVar[str] = ""
+    kind = ""
+    meaning = ""
 
     name: str
     title: str = ""

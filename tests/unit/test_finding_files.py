@@ -17,7 +17,7 @@ class Basis:
 class Gaps(Basis):
     """Samples are missing: "growth"."""
 
-    kind: ClassVar[str] = "gaps"
+    kind = "gaps"
 ''',
     "defects/slow.py": """
 EXPECTED = ("gaps", "crash")
@@ -31,7 +31,7 @@ def _items(data, key): return data[key]
 """A crash."""
 from hybridbench.analysis.reading import text
 class Crashed(Basis):
-    kind: ClassVar[str] = "crash"
+    kind = "crash"
 def number(value): return value
 SAID = text(finding.data, "reason"), number(3)
 ''',
@@ -39,7 +39,7 @@ SAID = text(finding.data, "reason"), number(3)
 from hybridbench.analysis import reading
 from hybridbench.analysis.reading import number as value, text
 class Growth(Basis):
-    kind: ClassVar[str] = "growth"
+    kind = "growth"
 SAID = value(finding.data, "rate"), reading.number(data, "share"), data.get("since")
 STORED = finding.data["metric"], other["metric"], manifest.get("x")
 data["metric"] = 3

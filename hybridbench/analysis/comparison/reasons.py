@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from hybridbench.analysis.findings.growth import faster_than
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_percent
@@ -14,7 +12,7 @@ from hybridbench.records.verdict import Reason
 class FewPairs(Reason, frozen=True, kw_only=True):
     """Too few ``pairs`` of blocks to estimate a spread."""
 
-    code: ClassVar[str] = "few-pairs"
+    code = "few-pairs"
 
     pairs: int
 
@@ -25,7 +23,7 @@ class FewPairs(Reason, frozen=True, kw_only=True):
 class NotAlone(Reason, frozen=True, kw_only=True):
     """Other processes used the run's CPUs; ``shares`` gives the share of each run's time."""
 
-    code: ClassVar[str] = "not-alone"
+    code = "not-alone"
 
     shares: tuple[float, ...]
 
@@ -37,14 +35,14 @@ class NotAlone(Reason, frozen=True, kw_only=True):
 class LoadUnknown(Reason, frozen=True, kw_only=True):
     """Nothing recorded whether other load disturbed the runs."""
 
-    code: ClassVar[str] = "load-unknown"
-    said: ClassVar[str] = "it is not known whether each run had the machine to itself"
+    code = "load-unknown"
+    said = "it is not known whether each run had the machine to itself"
 
 
 class NearMargin(Reason, frozen=True, kw_only=True):
     """A change that is certain but may be smaller than ``margin`` (a share)."""
 
-    code: ClassVar[str] = "near-margin"
+    code = "near-margin"
 
     margin: float
 
@@ -58,7 +56,7 @@ class NearMargin(Reason, frozen=True, kw_only=True):
 class AcrossMargin(Reason, frozen=True, kw_only=True):
     """A change that may be zero and may be larger than ``margin`` (a share)."""
 
-    code: ClassVar[str] = "across-margin"
+    code = "across-margin"
 
     margin: float
 
@@ -69,7 +67,7 @@ class AcrossMargin(Reason, frozen=True, kw_only=True):
 class OtherDriver(Reason, frozen=True, kw_only=True):
     """The same finding, driven by a different event in each run."""
 
-    code: ClassVar[str] = "other-driver"
+    code = "other-driver"
 
     first: str | None
     second: str | None
@@ -84,7 +82,7 @@ class OtherDriver(Reason, frozen=True, kw_only=True):
 class FewEvents(Reason, frozen=True, kw_only=True):
     """Too few ``events`` of the driver for the finding to be expected."""
 
-    code: ClassVar[str] = "few-events"
+    code = "few-events"
 
     events: float
     driver: str
@@ -96,7 +94,7 @@ class FewEvents(Reason, frozen=True, kw_only=True):
 class OneRunAlone(Reason, frozen=True, kw_only=True):
     """Growth that is a leak in one ``run``, and may be as fast in the other."""
 
-    code: ClassVar[str] = "one-run-alone"
+    code = "one-run-alone"
 
     run: str
 
@@ -107,7 +105,7 @@ class OneRunAlone(Reason, frozen=True, kw_only=True):
 class FasterThanMemory(Reason, frozen=True, kw_only=True):
     """Objects that grow by more bytes an hour than private memory can."""
 
-    code: ClassVar[str] = "faster-than-memory"
+    code = "faster-than-memory"
 
     value: float
     lower: LowerEnd
@@ -122,40 +120,40 @@ class FasterThanMemory(Reason, frozen=True, kw_only=True):
 class ShorterRun(Reason, frozen=True, kw_only=True):
     """The version without the finding ran for too short a time to show it."""
 
-    code: ClassVar[str] = "shorter-run"
-    said: ClassVar[str] = "the version without it ran for a much shorter time"
+    code = "shorter-run"
+    said = "the version without it ran for a much shorter time"
 
 
 class UnderATenth(Reason, frozen=True, kw_only=True):
     """Rates that differ by too little to matter."""
 
-    code: ClassVar[str] = "under-a-tenth"
-    said: ClassVar[str] = "the rates differ by less than a tenth"
+    code = "under-a-tenth"
+    said = "the rates differ by less than a tenth"
 
 
 class InvalidRun(Reason, frozen=True, kw_only=True):
     """Trends fitted in an INVALID run are meaningless."""
 
-    code: ClassVar[str] = "invalid-run"
-    said: ClassVar[str] = "one of the runs is INVALID"
+    code = "invalid-run"
+    said = "one of the runs is INVALID"
 
 
 class NoRate(Reason, frozen=True, kw_only=True):
     """A run without a rate, so there is no difference."""
 
-    code: ClassVar[str] = "no-rate"
-    said: ClassVar[str] = "one of the runs has no rate to compare"
+    code = "no-rate"
+    said = "one of the runs has no rate to compare"
 
 
 class BelowLimit(Reason, frozen=True, kw_only=True):
     """Disjoint intervals, both below the limit."""
 
-    code: ClassVar[str] = "below-limit"
-    said: ClassVar[str] = "growth differs, and is below the limit in both versions"
+    code = "below-limit"
+    said = "growth differs, and is below the limit in both versions"
 
 
 class NoLeak(Reason, frozen=True, kw_only=True):
     """Disjoint intervals, and no leak in either run."""
 
-    code: ClassVar[str] = "no-leak"
-    said: ClassVar[str] = "growth differs, but is a leak in neither run alone"
+    code = "no-leak"
+    said = "growth differs, but is a leak in neither run alone"

@@ -82,11 +82,11 @@ class Residual(Basis, frozen=True, kw_only=True):
         miscounted: whether the engine found a holder for every slot, and its tree inconsistent.
     """
 
-    kind: ClassVar[str] = "residual"
-    meaning: ClassVar[str] = "Slots of a pool are neither free nor held by anyone."
-    question: ClassVar[str] = "no slot is unaccounted for at an idle checkpoint"
-    names_mechanism: ClassVar[bool] = True
-    from_checkpoints: ClassVar[bool] = True
+    kind = "residual"
+    meaning = "Slots of a pool are neither free nor held by anyone."
+    question = "no slot is unaccounted for at an idle checkpoint"
+    names_mechanism = True
+    from_checkpoints = True
 
     pool: str
     missing: float
@@ -167,13 +167,13 @@ class Residual(Basis, frozen=True, kw_only=True):
 class NegativeResidual(Basis, frozen=True, kw_only=True):
     """More slots than the pool has: ``surplus`` slots are counted twice, as free or as held."""
 
-    kind: ClassVar[str] = "negative-residual"
-    meaning: ClassVar[str] = (
+    kind = "negative-residual"
+    meaning = (
         "At an idle checkpoint, free and held slots add up to more than the pool has: a slot was "
         "freed twice or has two holders."
     )
-    leads_to: ClassVar[str] = "INVARIANT"
-    from_checkpoints: ClassVar[bool] = True
+    leads_to = "INVARIANT"
+    from_checkpoints = True
 
     pool: str
     surplus: float
@@ -195,10 +195,10 @@ class NegativeResidual(Basis, frozen=True, kw_only=True):
 class HeldAtIdle(Basis, frozen=True, kw_only=True):
     """Slots of requests that have ended, or of transfers whose completion went unnoticed."""
 
-    kind: ClassVar[str] = "held-at-idle"
-    meaning: ClassVar[str] = "Slots are charged to requests that no longer exist."
-    question: ClassVar[str] = "no request holds slots while the engine is idle"
-    from_checkpoints: ClassVar[bool] = True
+    kind = "held-at-idle"
+    meaning = "Slots are charged to requests that no longer exist."
+    question = "no request holds slots while the engine is idle"
+    from_checkpoints = True
 
     pool: str
     held: float
@@ -232,11 +232,11 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
         held: slots that all sessions hold, by pool; only if none is open.
     """
 
-    kind: ClassVar[str] = "held-by-closed-sessions"
-    meaning: ClassVar[str] = "Sessions that were closed still hold their slots."
-    question: ClassVar[str] = "a closed session holds nothing"
-    names_mechanism: ClassVar[bool] = True
-    from_checkpoints: ClassVar[bool] = True
+    kind = "held-by-closed-sessions"
+    meaning = "Sessions that were closed still hold their slots."
+    question = "a closed session holds nothing"
+    names_mechanism = True
+    from_checkpoints = True
 
     closed: float
     open: float
@@ -272,14 +272,14 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     not lost.
     """
 
-    kind: ClassVar[str] = "in-use-at-idle"
-    meaning: ClassVar[str] = (
+    kind = "in-use-at-idle"
+    meaning = (
         "The server's own metrics report pool slots as in use that no request or session holds."
     )
-    leads_to: ClassVar[str] = "LEAK; INCONCLUSIVE if the metrics give only a share"
-    question: ClassVar[str] = "no slots stay in use at idle points"
-    names_mechanism: ClassVar[bool] = True
-    from_checkpoints: ClassVar[bool] = True
+    leads_to = "LEAK; INCONCLUSIVE if the metrics give only a share"
+    question = "no slots stay in use at idle points"
+    names_mechanism = True
+    from_checkpoints = True
     cause: ClassVar[str] = (
         "they are neither free nor left in the prefix cache, and no request holds them"
     )
@@ -319,8 +319,8 @@ class ShareInUseAtIdle(InUseAtIdle, frozen=True, kw_only=True):
     It is not known whether the share includes the prefix cache, so a rise is not called a leak.
     """
 
-    decided_by_length: ClassVar[bool] = False
-    cause: ClassVar[str] = "either pages are lost, or the server counts its prefix cache as in use"
+    decided_by_length = False
+    cause = "either pages are lost, or the server counts its prefix cache as in use"
 
     def _amount(self) -> str:
         return f"{pool_count(self.in_use, self.pool)} is"

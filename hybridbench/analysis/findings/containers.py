@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 
@@ -52,11 +51,11 @@ class ContainerGrows(Basis, frozen=True, kw_only=True):
         at_checkpoints: lengths at the last of them.
     """
 
-    kind: ClassVar[str] = "container-grows"
-    meaning: ClassVar[str] = "A list or table of the engine only grows."
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    question: ClassVar[str] = "no container only grows"
-    names_mechanism: ClassVar[bool] = True
+    kind = "container-grows"
+    meaning = "A list or table of the engine only grows."
+    evidence = Evidence.STATISTICAL
+    question = "no container only grows"
+    names_mechanism = True
 
     container: str
     first: float

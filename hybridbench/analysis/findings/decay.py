@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -51,12 +51,10 @@ class CostChanged(Basis, frozen=True, kw_only=True):
         least_change: the smallest change that counts, as a share.
     """
 
-    kind: ClassVar[str] = "decay"
-    meaning: ClassVar[str] = (
-        "A unit of work became more expensive during the run, or the hit rate fell."
-    )
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = "DEGRADED"
+    kind = "decay"
+    meaning = "A unit of work became more expensive during the run, or the hit rate fell."
+    evidence = Evidence.STATISTICAL
+    leads_to = "DEGRADED"
 
     shape: str
     unit: str
@@ -98,14 +96,14 @@ class CostChanged(Basis, frozen=True, kw_only=True):
 class BelowThreshold(Basis, frozen=True, kw_only=True):
     """A quantity that misses the profile's limit over the whole judged window, with interval."""
 
-    kind: ClassVar[str] = "below-threshold"
-    meaning: ClassVar[str] = (
+    kind = "below-threshold"
+    meaning = (
         "The hit rate, or the cost of an eviction or of the engine's checks, misses the profile's "
         "limit over the whole judged window."
     )
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = "DEGRADED"
-    question: ClassVar[str] = "every threshold of the profile is met"
+    evidence = Evidence.STATISTICAL
+    leads_to = "DEGRADED"
+    question = "every threshold of the profile is met"
 
     value: float
     lower: float

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -142,11 +142,9 @@ class EngineSaid(Basis, frozen=True, kw_only=True):
     ``lines`` has the first of them, without repetitions.
     """
 
-    kind: ClassVar[str] = "engine-said"
-    meaning: ClassVar[str] = (
-        "The engine's log reports a leak, a double free, a hang or memory exhaustion."
-    )
-    leads_to: ClassVar[str] = "INVARIANT; LEAK or CRASHED if another finding agrees"
+    kind = "engine-said"
+    meaning = "The engine's log reports a leak, a double free, a hang or memory exhaustion."
+    leads_to = "INVARIANT; LEAK or CRASHED if another finding agrees"
 
     trouble: Trouble = msgspec.field(name="words")
     count: int

@@ -76,10 +76,10 @@ class Crashed(Basis, frozen=True, kw_only=True):
         file: the file in the run directory that contains these requests.
     """
 
-    kind: ClassVar[str] = "crash"
-    meaning: ClassVar[str] = "The worker or the watched program exited, was killed, or hung."
-    leads_to: ClassVar[str] = "CRASHED"
-    question: ClassVar[str] = "the worker ran to the end"
+    kind = "crash"
+    meaning = "The worker or the watched program exited, was killed, or hung."
+    leads_to = "CRASHED"
+    question = "the worker ran to the end"
 
     reason: str
     detail: str
@@ -164,7 +164,7 @@ class _Reports(Basis, frozen=True, kw_only=True):
         last_slots: number of slots in the last report, made at ``last_s``.
     """
 
-    leads_to: ClassVar[str] = "INVARIANT"
+    leads_to = "INVARIANT"
 
     law: str = msgspec.field(name="kind")
     pool: str
@@ -183,8 +183,8 @@ class _Reports(Basis, frozen=True, kw_only=True):
 class FalseAlarm(_Reports, frozen=True, kw_only=True):
     """A check of the engine that the next idle checkpoint contradicts."""
 
-    kind: ClassVar[str] = "false-alarm"
-    meaning: ClassVar[str] = "A check of the engine reported missing slots that were not missing."
+    kind = "false-alarm"
+    meaning = "A check of the engine reported missing slots that were not missing."
 
     def words(self, found: Finding) -> Words:
         return Words(
@@ -215,74 +215,68 @@ class EngineCheck(_Reports, frozen=True, kw_only=True):
 class EngineResidual(EngineCheck, frozen=True, kw_only=True):
     """The law ``residual``."""
 
-    kind: ClassVar[str] = "engine-residual"
-    meaning: ClassVar[str] = "A check of the engine found unaccounted slots."
-    leads_to: ClassVar[str] = "LEAK; INVARIANT for a negative number of slots"
+    kind = "engine-residual"
+    meaning = "A check of the engine found unaccounted slots."
+    leads_to = "LEAK; INVARIANT for a negative number of slots"
 
 
 class EngineWaitingHeld(EngineCheck, frozen=True, kw_only=True):
     """The law ``waiting-held``."""
 
-    kind: ClassVar[str] = "engine-waiting-held"
-    meaning: ClassVar[str] = (
-        "A check of the engine found slots or tree nodes held by waiting requests."
-    )
-    leads_to: ClassVar[str] = "LEAK"
+    kind = "engine-waiting-held"
+    meaning = "A check of the engine found slots or tree nodes held by waiting requests."
+    leads_to = "LEAK"
 
 
 class EngineInFlightAtIdle(EngineCheck, frozen=True, kw_only=True):
     """The law ``in-flight-at-idle``."""
 
-    kind: ClassVar[str] = "engine-in-flight-at-idle"
-    meaning: ClassVar[str] = "A check of the idle engine found slots held by requests."
-    leads_to: ClassVar[str] = "LEAK"
+    kind = "engine-in-flight-at-idle"
+    meaning = "A check of the idle engine found slots held by requests."
+    leads_to = "LEAK"
 
 
 class EngineLockedAtIdle(EngineCheck, frozen=True, kw_only=True):
     """The law ``locked-at-idle``."""
 
-    kind: ClassVar[str] = "engine-locked-at-idle"
-    meaning: ClassVar[str] = "A check of the idle engine found locked tree nodes."
-    leads_to: ClassVar[str] = "LEAK"
+    kind = "engine-locked-at-idle"
+    meaning = "A check of the idle engine found locked tree nodes."
+    leads_to = "LEAK"
 
 
 class EngineAlias(EngineCheck, frozen=True, kw_only=True):
     """The law ``alias``."""
 
-    kind: ClassVar[str] = "engine-alias"
-    meaning: ClassVar[str] = "A check of the engine found a slot with two holders."
+    kind = "engine-alias"
+    meaning = "A check of the engine found a slot with two holders."
 
 
 class EngineLedger(EngineCheck, frozen=True, kw_only=True):
     """The law ``ledger``."""
 
-    kind: ClassVar[str] = "engine-ledger"
-    meaning: ClassVar[str] = (
-        "The records of a holder and of the allocator disagree about who holds a slot."
-    )
+    kind = "engine-ledger"
+    meaning = "The records of a holder and of the allocator disagree about who holds a slot."
 
 
 class EngineTree(EngineCheck, frozen=True, kw_only=True):
     """The law ``tree``."""
 
-    kind: ClassVar[str] = "engine-tree"
-    meaning: ClassVar[str] = "A check of the engine found the prefix tree inconsistent."
+    kind = "engine-tree"
+    meaning = "A check of the engine found the prefix tree inconsistent."
 
 
 class EngineOwnership(EngineCheck, frozen=True, kw_only=True):
     """The law ``ownership``."""
 
-    kind: ClassVar[str] = "engine-ownership"
-    meaning: ClassVar[str] = (
-        "An allocator refused a free or a transfer by someone who does not hold the slot."
-    )
+    kind = "engine-ownership"
+    meaning = "An allocator refused a free or a transfer by someone who does not hold the slot."
 
 
 class EngineLimit(EngineCheck, frozen=True, kw_only=True):
     """The law ``limit``."""
 
-    kind: ClassVar[str] = "engine-limit"
-    meaning: ClassVar[str] = (
+    kind = "engine-limit"
+    meaning = (
         "A step of the engine is larger, or a request waits longer, than its configuration allows."
     )
 
@@ -290,37 +284,35 @@ class EngineLimit(EngineCheck, frozen=True, kw_only=True):
 class EnginePassedOver(EngineCheck, frozen=True, kw_only=True):
     """The law ``passed-over``."""
 
-    kind: ClassVar[str] = "engine-passed-over"
-    meaning: ClassVar[str] = (
-        "A request waits although the engine has room for it, and awaits no transfer."
-    )
+    kind = "engine-passed-over"
+    meaning = "A request waits although the engine has room for it, and awaits no transfer."
 
 
 class EngineTransfer(EngineCheck, frozen=True, kw_only=True):
     """The law ``transfer``."""
 
-    kind: ClassVar[str] = "engine-transfer"
-    meaning: ClassVar[str] = "A copy to or from the host failed; the engine continues without it."
+    kind = "engine-transfer"
+    meaning = "A copy to or from the host failed; the engine continues without it."
 
 
 class EngineEndedHeld(EngineCheck, frozen=True, kw_only=True):
     """The law ``ended-held``."""
 
-    kind: ClassVar[str] = "engine-ended-held"
-    meaning: ClassVar[str] = "A request that ended still holds slots, tree nodes or its session."
-    leads_to: ClassVar[str] = "LEAK"
+    kind = "engine-ended-held"
+    meaning = "A request that ended still holds slots, tree nodes or its session."
+    leads_to = "LEAK"
 
 
 class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
     """The law ``unanswered``."""
 
-    kind: ClassVar[str] = "engine-unanswered"
-    only_engine: ClassVar[bool] = False
-    meaning: ClassVar[str] = (
+    kind = "engine-unanswered"
+    only_engine = False
+    meaning = (
         "Requests have no answer although the engine is idle, or its front end keeps entries of "
         "requests that the engine no longer has."
     )
-    leads_to: ClassVar[str] = "LEAK"
+    leads_to = "LEAK"
 
     def advice(self, found: Finding) -> str:
         return (
@@ -332,9 +324,9 @@ class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
 class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
     """The law ``answer``."""
 
-    kind: ClassVar[str] = "engine-answer"
-    only_engine: ClassVar[bool] = False
-    meaning: ClassVar[str] = (
+    kind = "engine-answer"
+    only_engine = False
+    meaning = (
         "A client got other tokens than its request produced, other tokens' logprobs, an answer "
         "that ends too early or too late, one to a prompt of another length, or one that reuses "
         "what another tenant computed."
@@ -351,8 +343,8 @@ class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
 class EngineUnknown(EngineCheck, frozen=True, kw_only=True):
     """The law ``unknown``."""
 
-    kind: ClassVar[str] = "engine-unknown"
-    meaning: ClassVar[str] = "The engine reported a failed check without naming it."
+    kind = "engine-unknown"
+    meaning = "The engine reported a failed check without naming it."
 
 
 _CHECKS: Final = {check.kind: check for check in EngineCheck.__subclasses__()}

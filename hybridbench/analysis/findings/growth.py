@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -107,12 +107,10 @@ class Growth(Basis, frozen=True, kw_only=True):
         mappings: mappings of one size that increased in number, for private memory.
     """
 
-    kind: ClassVar[str] = "growth"
-    meaning: ClassVar[str] = (
-        "A gated metric grows by more than its tolerance, and the growth does not slow down."
-    )
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    from_steady: ClassVar[bool] = True
+    kind = "growth"
+    meaning = "A gated metric grows by more than its tolerance, and the growth does not slow down."
+    evidence = Evidence.STATISTICAL
+    from_steady = True
 
     model: str
     why: Why | None
@@ -176,12 +174,10 @@ class Undecided(Basis, frozen=True, kw_only=True):
         ended: how the watched program ended by itself, if that is the cause.
     """
 
-    kind: ClassVar[str] = "undecided"
-    meaning: ClassVar[str] = (
-        "The run does not show whether the growth of a gated metric is below its limit."
-    )
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
+    kind = "undecided"
+    meaning = "The run does not show whether the growth of a gated metric is below its limit."
+    evidence = Evidence.STATISTICAL
+    leads_to = "INCONCLUSIVE"
 
     why: Why | None = None
     needed_s: float | None = None
@@ -219,12 +215,10 @@ class ObserverGrows(Basis, frozen=True, kw_only=True):
     ``memory`` is the growth of the worker's memory.
     """
 
-    kind: ClassVar[str] = "observer-grows"
-    meaning: ClassVar[str] = (
-        "At least half of the growth of the worker's memory is due to the bench's own probes."
-    )
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = "INVALID"
+    kind = "observer-grows"
+    meaning = "At least half of the growth of the worker's memory is due to the bench's own probes."
+    evidence = Evidence.STATISTICAL
+    leads_to = "INVALID"
 
     memory: HourlyBytes
     share: float

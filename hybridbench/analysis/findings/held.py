@@ -125,8 +125,8 @@ class Held(Basis, frozen=True, kw_only=True):
         kv_cache: the server's KV cache, if that is why the finding is open.
     """
 
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    names_mechanism: ClassVar[bool] = True
+    evidence = Evidence.STATISTICAL
+    names_mechanism = True
     sort: ClassVar[Sort]
 
     role: str
@@ -208,10 +208,10 @@ class EntriesKept(Held, frozen=True, kw_only=True):
     ``holds`` is the type of most values; if it is ``BYTES``, the entries are bytes.
     """
 
-    kind: ClassVar[str] = "entries-kept"
-    meaning: ClassVar[str] = "A container of a watched process keeps entries forever."
-    question: ClassVar[str] = "no container of the process keeps entries forever"
-    sort: ClassVar[Sort] = Sort.ENTRIES
+    kind = "entries-kept"
+    meaning = "A container of a watched process keeps entries forever."
+    question = "no container of the process keeps entries forever"
+    sort = Sort.ENTRIES
 
     holds: str = ""
     several: bool = False
@@ -252,10 +252,10 @@ class EntriesKept(Held, frozen=True, kw_only=True):
 class ObjectsKept(Held, frozen=True, kw_only=True):
     """Objects of one type that stay alive, without a known container that holds them."""
 
-    kind: ClassVar[str] = "objects-kept"
-    meaning: ClassVar[str] = "Objects of one type stay alive in a watched process."
-    question: ClassVar[str] = "no type of object of the process only grows"
-    sort: ClassVar[Sort] = Sort.OBJECTS
+    kind = "objects-kept"
+    meaning = "Objects of one type stay alive in a watched process."
+    question = "no type of object of the process only grows"
+    sort = Sort.OBJECTS
 
     @property
     def _cause(self) -> str:
@@ -283,10 +283,10 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
 class BlocksKept(Held, frozen=True, kw_only=True):
     """Blocks from Python's allocator that increase at each idle point, without a known use."""
 
-    kind: ClassVar[str] = "blocks-kept"
-    meaning: ClassVar[str] = "A watched process holds more Python objects at each idle point."
-    question: ClassVar[str] = "the process holds no more Python objects at each idle point"
-    sort: ClassVar[Sort] = Sort.BLOCKS
+    kind = "blocks-kept"
+    meaning = "A watched process holds more Python objects at each idle point."
+    question = "the process holds no more Python objects at each idle point"
+    sort = Sort.BLOCKS
 
     @property
     def _cause(self) -> str:
@@ -299,10 +299,10 @@ class BlocksKept(Held, frozen=True, kw_only=True):
 class BytesKept(Held, frozen=True, kw_only=True):
     """Bytes from malloc that increase at each idle point, not explained by Python objects."""
 
-    kind: ClassVar[str] = "bytes-kept"
-    meaning: ClassVar[str] = "A watched process holds more memory from malloc at each idle point."
-    question: ClassVar[str] = "the process holds no more memory from malloc at each idle point"
-    sort: ClassVar[Sort] = Sort.BYTES
+    kind = "bytes-kept"
+    meaning = "A watched process holds more memory from malloc at each idle point."
+    question = "the process holds no more memory from malloc at each idle point"
+    sort = Sort.BYTES
 
     @property
     def _cause(self) -> str:
@@ -318,10 +318,10 @@ class BytesKept(Held, frozen=True, kw_only=True):
 class HandlesKept(Held, frozen=True, kw_only=True):
     """Open files, threads, child processes or zombies that increase at each idle point."""
 
-    kind: ClassVar[str] = "handles-kept"
-    meaning: ClassVar[str] = "A watched process keeps files open, or threads or children never end."
-    question: ClassVar[str] = "the process holds no more files, threads and children at idle points"
-    sort: ClassVar[Sort] = Sort.HANDLES
+    kind = "handles-kept"
+    meaning = "A watched process keeps files open, or threads or children never end."
+    question = "the process holds no more files, threads and children at idle points"
+    sort = Sort.HANDLES
 
     @property
     def _cause(self) -> str:
@@ -339,10 +339,10 @@ class CacheFills(Basis, frozen=True, kw_only=True):
         early, late: the rate in the first and the second half of the time.
     """
 
-    kind: ClassVar[str] = "cache-fills"
-    meaning: ClassVar[str] = "A container of a watched process still fills like a cache."
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
+    kind = "cache-fills"
+    meaning = "A container of a watched process still fills like a cache."
+    evidence = Evidence.STATISTICAL
+    leads_to = "INCONCLUSIVE"
 
     role: str
     path: str

@@ -7,7 +7,6 @@ hybridbench itself failed, during the run or during its analysis.  The recorded 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from hybridbench.analysis.facts.facts import Facts, Missed
 from hybridbench.analysis.facts.limits import planned_s, served_s
@@ -32,12 +31,12 @@ _LOAD, _CLIENT = "load", "load client"
 class WorkloadEnded(Basis, frozen=True, kw_only=True):
     """The traffic ended early."""
 
-    kind: ClassVar[str] = "workload-failed"
-    meaning: ClassVar[str] = (
+    kind = "workload-failed"
+    meaning = (
         "The workload ended early: the trace could not be read to its end, or the load command "
         "failed again and again."
     )
-    leads_to: ClassVar[str] = (
+    leads_to = (
         "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CORRUPT, CRASHED or DEGRADED finding"
     )
 
@@ -66,10 +65,10 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
 class MachineGaveOut(Basis, frozen=True, kw_only=True):
     """The run ended because the machine ran out of memory or disk."""
 
-    kind: ClassVar[str] = "stopped-early"
-    meaning: ClassVar[str] = "The run ended before its planned time because memory or disk ran out."
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-    decided_by_length: ClassVar[bool] = False
+    kind = "stopped-early"
+    meaning = "The run ended before its planned time because memory or disk ran out."
+    leads_to = "INCONCLUSIVE"
+    decided_by_length = False
 
     message: str
 
@@ -83,10 +82,10 @@ class MachineGaveOut(Basis, frozen=True, kw_only=True):
 class MemoryNotSeen(Basis, frozen=True, kw_only=True):
     """No process of the server was named, so its memory is not visible."""
 
-    kind: ClassVar[str] = "memory-not-seen"
-    meaning: ClassVar[str] = "Only the server's interface was observed, not its memory."
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-    decided_by_length: ClassVar[bool] = False
+    kind = "memory-not-seen"
+    meaning = "Only the server's interface was observed, not its memory."
+    leads_to = "INCONCLUSIVE"
+    decided_by_length = False
 
     def words(self, found: Finding) -> Words:
         return Words("the server's memory is not seen: no process of it was named")
@@ -101,11 +100,9 @@ class MemoryNotSeen(Basis, frozen=True, kw_only=True):
 class InterruptedUncovered(Basis, frozen=True, kw_only=True):
     """The run was interrupted at ``at_s``, before it covered what its profile requires."""
 
-    kind: ClassVar[str] = "interrupted"
-    meaning: ClassVar[str] = (
-        "The run was interrupted before it had covered what the profile requires."
-    )
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
+    kind = "interrupted"
+    meaning = "The run was interrupted before it had covered what the profile requires."
+    leads_to = "INCONCLUSIVE"
 
     missing: tuple[Missed, ...]
     at_s: float
@@ -126,12 +123,10 @@ class InterruptedUncovered(Basis, frozen=True, kw_only=True):
 class BenchError(Basis, frozen=True, kw_only=True):
     """A bug in the bench, unrelated to the engine; ``file`` has the traceback."""
 
-    kind: ClassVar[str] = "bench-failed"
-    meaning: ClassVar[str] = (
-        "hybridbench itself failed during the run because of a bug; what was measured counts."
-    )
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-    decided_by_length: ClassVar[bool] = False
+    kind = "bench-failed"
+    meaning = "hybridbench itself failed during the run because of a bug; what was measured counts."
+    leads_to = "INCONCLUSIVE"
+    decided_by_length = False
 
     error: str
     file: str
@@ -150,13 +145,13 @@ class BenchError(Basis, frozen=True, kw_only=True):
 class AnalysisError(Basis, frozen=True, kw_only=True):
     """A bug of the bench in one part of the analysis."""
 
-    kind: ClassVar[str] = "analysis-failed"
-    meaning: ClassVar[str] = (
+    kind = "analysis-failed"
+    meaning = (
         "A part of the analysis failed because of a bug in hybridbench; the other parts count."
     )
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-    next_command: ClassVar[NextCommand] = NextCommand.REPORT
-    decided_by_length: ClassVar[bool] = False
+    leads_to = "INCONCLUSIVE"
+    next_command = NextCommand.REPORT
+    decided_by_length = False
 
     error: str
 

@@ -78,8 +78,8 @@ class Instances(Basis, frozen=True, kw_only=True):
         collectible_bytes_most: the most memory that a full collection would free at one time.
     """
 
-    names_mechanism: ClassVar[bool] = True
-    from_steady: ClassVar[bool] = True
+    names_mechanism = True
+    from_steady = True
     other: ClassVar[str]
     others_do: ClassVar[str]
     most_do: ClassVar[str]
@@ -217,14 +217,12 @@ def _collections_text(count: float, stretches: int) -> str:
 class InstancesWait(Instances, frozen=True, kw_only=True):
     """Most objects wait for a collection; ``collectible`` is their share of the memory growth."""
 
-    kind: ClassVar[str] = "instances-wait-for-collector"
-    meaning: ClassVar[str] = (
-        "Removed objects stay alive in reference cycles until the garbage collector runs."
-    )
-    question: ClassVar[str] = "no removed object waits for the garbage collector"
-    other: ClassVar[str] = RETAINED
-    others_do: ClassVar[str] = "survive a full gc.collect()"
-    most_do: ClassVar[str] = "wait for the garbage collector"
+    kind = "instances-wait-for-collector"
+    meaning = "Removed objects stay alive in reference cycles until the garbage collector runs."
+    question = "no removed object waits for the garbage collector"
+    other = RETAINED
+    others_do = "survive a full gc.collect()"
+    most_do = "wait for the garbage collector"
 
     collectible: Collectible | None = None
 
@@ -247,14 +245,12 @@ class InstancesWait(Instances, frozen=True, kw_only=True):
 class InstancesRetained(Instances, frozen=True, kw_only=True):
     """Most objects survive a full collection, because something in use references them."""
 
-    kind: ClassVar[str] = "instances-retained"
-    meaning: ClassVar[str] = (
-        "Removed objects are still referenced: a full garbage collection does not free them."
-    )
-    question: ClassVar[str] = "no removed object survives a full gc.collect()"
-    other: ClassVar[str] = WAITING
-    others_do: ClassVar[str] = "are left to the collector"
-    most_do: ClassVar[str] = "stay alive, and something still refers to them"
+    kind = "instances-retained"
+    meaning = "Removed objects are still referenced: a full garbage collection does not free them."
+    question = "no removed object survives a full gc.collect()"
+    other = WAITING
+    others_do = "are left to the collector"
+    most_do = "stay alive, and something still refers to them"
 
     @property
     def others(self) -> float:

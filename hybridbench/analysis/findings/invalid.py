@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from hybridbench.records.finding import Basis, Finding, VerdictKind
 
 
 class InvalidBasis(Basis, frozen=True, kw_only=True):
     """Evidence that invalidates the run's statistical findings, and its lack of other findings."""
 
-    leads_to: ClassVar[str] = "INVALID"
+    leads_to = "INVALID"
 
 
 def invalid(basis: Basis, subject: str) -> Finding:

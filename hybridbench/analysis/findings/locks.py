@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -42,7 +41,7 @@ _LOCKS, _UNLOCKS = "lock_calls", "unlock_calls"
 class _Locks(Basis, frozen=True, kw_only=True):
     """Locks of one component of the tree at the last idle checkpoints."""
 
-    from_checkpoints: ClassVar[bool] = True
+    from_checkpoints = True
 
     pool: str
     component: str
@@ -59,10 +58,10 @@ class LocksAtIdle(_Locks, frozen=True, kw_only=True):
     ``held`` is their number, if the engine counts locks; ``locks`` counts what they lock.
     """
 
-    kind: ClassVar[str] = "locks-at-idle"
-    meaning: ClassVar[str] = "Tree nodes are still locked with no request in the engine."
-    question: ClassVar[str] = "no lock is held while the engine is idle"
-    names_mechanism: ClassVar[bool] = True
+    kind = "locks-at-idle"
+    meaning = "Tree nodes are still locked with no request in the engine."
+    question = "no lock is held while the engine is idle"
+    names_mechanism = True
 
     held: float | None = None
 
@@ -91,10 +90,10 @@ class LocksAtIdle(_Locks, frozen=True, kw_only=True):
 class NegativeLocks(_Locks, frozen=True, kw_only=True):
     """Locks that were released more often than taken."""
 
-    kind: ClassVar[str] = "negative-locks"
-    meaning: ClassVar[str] = "Tree nodes were unlocked more often than locked."
-    leads_to: ClassVar[str] = "INVARIANT"
-    question: ClassVar[str] = "no lock count is negative"
+    kind = "negative-locks"
+    meaning = "Tree nodes were unlocked more often than locked."
+    leads_to = "INVARIANT"
+    question = "no lock count is negative"
 
     def words(self, found: Finding) -> Words:
         return Words(

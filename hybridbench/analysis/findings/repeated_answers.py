@@ -8,7 +8,7 @@ alone, and with their own prefix in the cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -57,18 +57,18 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             request, right ones with such a request, right ones with any).
     """
 
-    kind: ClassVar[str] = "answers-differ"
-    meaning: ClassVar[str] = (
+    kind = "answers-differ"
+    meaning = (
         "A server's answers differ from those that it gives to the same requests alone, without "
         "its cache."
     )
-    leads_to: ClassVar[str] = (
+    leads_to = (
         f"CORRUPT; INCONCLUSIVE until rounding has been measured at {_FEWEST_MEASURED} tokens, and "
         "for a server without logprobs"
     )
-    question: ClassVar[str] = "the answers are those that the same requests have alone"
-    names_mechanism: ClassVar[bool] = True
-    decided_by_length: ClassVar[bool] = False
+    question = "the answers are those that the same requests have alone"
+    names_mechanism = True
+    decided_by_length = False
 
     wrong: int
     compared: int

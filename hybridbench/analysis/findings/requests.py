@@ -9,7 +9,6 @@ many times over.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +59,10 @@ class WaitingHoldsSlots(Basis, frozen=True, kw_only=True):
         violations: number of reports by the engine's own check; ``violation`` is the first.
     """
 
-    kind: ClassVar[str] = "waiting-holds-slots"
-    meaning: ClassVar[str] = "Requests that only wait for admission hold slots between two steps."
-    question: ClassVar[str] = "no waiting request holds slots"
-    names_mechanism: ClassVar[bool] = True
+    kind = "waiting-holds-slots"
+    meaning = "Requests that only wait for admission hold slots between two steps."
+    question = "no waiting request holds slots"
+    names_mechanism = True
 
     pool: str
     most: float
@@ -136,10 +135,10 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
         request_seconds: the number of such requests integrated over time.
     """
 
-    kind: ClassVar[str] = "running-without-client"
-    meaning: ClassVar[str] = "Requests keep running although their client has left."
-    question: ClassVar[str] = "no request keeps running after its client left"
-    names_mechanism: ClassVar[bool] = True
+    kind = "running-without-client"
+    meaning = "Requests keep running although their client has left."
+    question = "no request keeps running after its client left"
+    names_mechanism = True
 
     most: float
     mean: float
@@ -181,10 +180,10 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
 class Stalled(Basis, frozen=True, kw_only=True):
     """The engine takes steps but serves none of its ``requests``, of which there may be none."""
 
-    kind: ClassVar[str] = "stalled"
-    meaning: ClassVar[str] = "The engine takes steps for a long time, and none serves a request."
-    leads_to: ClassVar[str] = "CRASHED"
-    question: ClassVar[str] = "the engine never stops serving its requests"
+    kind = "stalled"
+    meaning = "The engine takes steps for a long time, and none serves a request."
+    leads_to = "CRASHED"
+    question = "the engine never stops serving its requests"
 
     requests: float
     stalled_s: float
@@ -217,14 +216,14 @@ class Stalled(Basis, frozen=True, kw_only=True):
 class NotIdle(Basis, frozen=True, kw_only=True):
     """The engine was still busy when the run stopped waiting for its last ``requests``."""
 
-    kind: ClassVar[str] = "not-idle"
-    meaning: ClassVar[str] = (
+    kind = "not-idle"
+    meaning = (
         "The engine did not become idle after its traffic had ended: a request or a transfer did "
         "not end."
     )
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-    question: ClassVar[str] = "the engine becomes idle when its traffic ends"
-    decided_by_length: ClassVar[bool] = False
+    leads_to = "INCONCLUSIVE"
+    question = "the engine becomes idle when its traffic ends"
+    decided_by_length = False
 
     requests: float
     waited_s: float
@@ -254,9 +253,9 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
         usual_s: the longest age at which an earlier request ended.
     """
 
-    kind: ClassVar[str] = "request-too-old"
-    meaning: ClassVar[str] = "A request does not end while all others of its age have ended."
-    question: ClassVar[str] = "no request stays in the engine forever"
+    kind = "request-too-old"
+    meaning = "A request does not end while all others of its age have ended."
+    question = "no request stays in the engine forever"
 
     metric: str
     age_s: float

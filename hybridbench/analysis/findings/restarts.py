@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -46,10 +46,10 @@ class Restarted(Basis, frozen=True, kw_only=True):
         failed: requests whose connections broke around these times.
     """
 
-    kind: ClassVar[str] = "restarted"
-    meaning: ClassVar[str] = "Something else restarted the server during the run's traffic."
-    leads_to: ClassVar[str] = "CRASHED"
-    question: ClassVar[str] = "the server ran without a restart"
+    kind = "restarted"
+    meaning = "Something else restarted the server during the run's traffic."
+    leads_to = "CRASHED"
+    question = "the server ran without a restart"
 
     server: str
     at_s: tuple[float, ...]

@@ -7,7 +7,6 @@ count is consistent, so a single such value is a contradiction.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import numpy as np
 
@@ -30,10 +29,10 @@ class NegativeCount(Basis, frozen=True, kw_only=True):
         looks: number of readings below zero, out of ``readings``.
     """
 
-    kind: ClassVar[str] = "negative-count"
-    meaning: ClassVar[str] = "A count fell below zero."
-    leads_to: ClassVar[str] = "INVARIANT"
-    question: ClassVar[str] = "no pool count is negative"
+    kind = "negative-count"
+    meaning = "A count fell below zero."
+    leads_to = "INVARIANT"
+    question = "no pool count is negative"
 
     part: str
     least: float
@@ -55,10 +54,10 @@ class NegativeCount(Basis, frozen=True, kw_only=True):
 class MoreFreeThanExist(Basis, frozen=True, kw_only=True):
     """A pool with up to ``most`` free slots too many, in ``looks`` of ``readings`` readings."""
 
-    kind: ClassVar[str] = "more-free-than-exist"
-    meaning: ClassVar[str] = "More slots of a pool are free than exist."
-    leads_to: ClassVar[str] = "INVARIANT"
-    question: ClassVar[str] = "no pool has more free slots than exist"
+    kind = "more-free-than-exist"
+    meaning = "More slots of a pool are free than exist."
+    leads_to = "INVARIANT"
+    question = "no pool has more free slots than exist"
 
     pool: str
     most: float
@@ -88,13 +87,13 @@ class AdmissionUndone(Basis, frozen=True, kw_only=True):
         steps: number of prefill steps.
     """
 
-    kind: ClassVar[str] = "admission-undone"
-    meaning: ClassVar[str] = (
+    kind = "admission-undone"
+    meaning = (
         "Admission counted room for a prefill step, but an allocation failed, and its requests "
         "went back to the queue."
     )
-    leads_to: ClassVar[str] = "INVARIANT"
-    question: ClassVar[str] = "every admitted request gets the slots that admission counted"
+    leads_to = "INVARIANT"
+    question = "every admitted request gets the slots that admission counted"
 
     undone: float
     steps: float

@@ -5,8 +5,6 @@ Also the sentences about a threshold's result: the measured value, or why there 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.thresholds import HOUR, limit_text
@@ -37,10 +35,10 @@ class ThresholdNotMet(Basis, frozen=True, kw_only=True):
         error: why it cannot be checked at all.
     """
 
-    kind: ClassVar[str] = "threshold"
-    meaning: ClassVar[str] = "A threshold of the user or the profile is missed or undecided."
-    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
-    leads_to: ClassVar[str] = (
+    kind = "threshold"
+    meaning = "A threshold of the user or the profile is missed or undecided."
+    evidence = Evidence.STATISTICAL
+    leads_to = (
         "LEAK for a missed `slope` of something held, otherwise DEGRADED; INCONCLUSIVE if undecided"
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,10 +35,8 @@ _COUNTERS_NAMED = 2
 class NotCovered(InvalidBasis, frozen=True, kw_only=True):
     """The traffic missed the events that the profile is meant to test."""
 
-    kind: ClassVar[str] = "coverage"
-    meaning: ClassVar[str] = (
-        "Events that the profile requires did not occur often enough to test their path."
-    )
+    kind = "coverage"
+    meaning = "Events that the profile requires did not occur often enough to test their path."
 
     missing: tuple[Missed, ...]
 
@@ -61,8 +58,8 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
         reason: the engine's message for the first.
     """
 
-    kind: ClassVar[str] = "valid-refused"
-    meaning: ClassVar[str] = "The engine refused requests that are valid by their profile."
+    kind = "valid-refused"
+    meaning = "The engine refused requests that are valid by their profile."
 
     refused: int
     sent: int
@@ -86,8 +83,8 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
 class NothingServed(InvalidBasis, frozen=True, kw_only=True):
     """The target counts its requests, and the count did not rise."""
 
-    kind: ClassVar[str] = "nothing-served"
-    meaning: ClassVar[str] = "A watched target answered no request in the judged window."
+    kind = "nothing-served"
+    meaning = "A watched target answered no request in the judged window."
 
     counter: str
     judged_s: float
@@ -113,8 +110,8 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
         failed: requests that failed in it, by kind: a status, ``error-in-answer``, ``cut-off``.
     """
 
-    kind: ClassVar[str] = "mostly-failed"
-    meaning: ClassVar[str] = "More requests of the load client failed than were answered."
+    kind = "mostly-failed"
+    meaning = "More requests of the load client failed than were answered."
 
     answered: int
     failed: Mapping[str, int]
@@ -137,8 +134,8 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
 class ClientLate(InvalidBasis, frozen=True, kw_only=True):
     """The load client was late or saturated, so latencies reflect it as much as the server."""
 
-    kind: ClassVar[str] = "client-late"
-    meaning: ClassVar[str] = (
+    kind = "client-late"
+    meaning = (
         "The load client was late by more than a fifth of the time to first token, both at the "
         "99th percentile, or took all of a processor, so the measurements include the client's "
         "own delays."

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 
@@ -74,8 +73,8 @@ _SERIES_NAMED = 3
 class TooFewSamples(InvalidBasis, frozen=True, kw_only=True):
     """The run has too few samples to judge."""
 
-    kind: ClassVar[str] = "too-few-samples"
-    meaning: ClassVar[str] = "The run has fewer than 10 samples of private memory."
+    kind = "too-few-samples"
+    meaning = "The run has fewer than 10 samples of private memory."
 
     samples: int
 
@@ -89,8 +88,8 @@ class TooFewSamples(InvalidBasis, frozen=True, kw_only=True):
 class Gaps(InvalidBasis, frozen=True, kw_only=True):
     """Samples are missing."""
 
-    kind: ClassVar[str] = "gaps"
-    meaning: ClassVar[str] = "Samples are missing for a tenth of the judged window."
+    kind = "gaps"
+    meaning = "Samples are missing for a tenth of the judged window."
 
     missing_s: float
     judged_s: float
@@ -103,8 +102,8 @@ class Gaps(InvalidBasis, frozen=True, kw_only=True):
 class SamplerLate(InvalidBasis, frozen=True, kw_only=True):
     """A ``share`` of the samples came more than ``limit_s`` late."""
 
-    kind: ClassVar[str] = "sampler-late"
-    meaning: ClassVar[str] = "Samples were taken late for a tenth of the judged window."
+    kind = "sampler-late"
+    meaning = "Samples were taken late for a tenth of the judged window."
 
     share: float
     limit_s: float
@@ -117,8 +116,8 @@ class SamplerLate(InvalidBasis, frozen=True, kw_only=True):
 class Swapping(InvalidBasis, frozen=True, kw_only=True):
     """Part of the worker was swapped out."""
 
-    kind: ClassVar[str] = "swapping"
-    meaning: ClassVar[str] = "The machine swapped out part of the worker during the judged window."
+    kind = "swapping"
+    meaning = "The machine swapped out part of the worker during the judged window."
 
     swapped_bytes: float
 
@@ -130,8 +129,8 @@ class Swapping(InvalidBasis, frozen=True, kw_only=True):
 class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
     """The run could not be written to its end."""
 
-    kind: ClassVar[str] = "disk-full"
-    meaning: ClassVar[str] = "A write to the run directory failed; earlier data is complete."
+    kind = "disk-full"
+    meaning = "A write to the run directory failed; earlier data is complete."
 
     message: str
 
@@ -145,8 +144,8 @@ class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
 class WorkerSilent(InvalidBasis, frozen=True, kw_only=True):
     """The worker did not answer, as if it had been stopped."""
 
-    kind: ClassVar[str] = "worker-silent"
-    meaning: ClassVar[str] = (
+    kind = "worker-silent"
+    meaning = (
         "The worker sent no counters for a tenth of the judged window, and neither computed nor "
         "waited for a CPU in that time."
     )
@@ -165,8 +164,8 @@ class WorkerSilent(InvalidBasis, frozen=True, kw_only=True):
 class ClockJumped(InvalidBasis, frozen=True, kw_only=True):
     """The wall clock jumped."""
 
-    kind: ClassVar[str] = "clock-jump"
-    meaning: ClassVar[str] = (
+    kind = "clock-jump"
+    meaning = (
         "The wall clock deviated from the monotonic clock: the machine was suspended or its clock "
         "was set."
     )
@@ -183,8 +182,8 @@ class ClockJumped(InvalidBasis, frozen=True, kw_only=True):
 class Starved(InvalidBasis, frozen=True, kw_only=True):
     """The worker did not get enough CPU time; ``metric`` counts the lost time."""
 
-    kind: ClassVar[str] = "starved"
-    meaning: ClassVar[str] = (
+    kind = "starved"
+    meaning = (
         "The worker waited for a CPU for 90% of the judged window, or the hypervisor gave half of "
         "the CPU time to other machines."
     )
@@ -202,8 +201,8 @@ class Starved(InvalidBasis, frozen=True, kw_only=True):
 class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
     """The bench itself interfered."""
 
-    kind: ClassVar[str] = "probe-stall"
-    meaning: ClassVar[str] = (
+    kind = "probe-stall"
+    meaning = (
         "Samples, heap scans and checkpoint readings stopped the engine loop for a tenth of the "
         "judged window; draining does not count, nor does waiting for a CPU."
     )
@@ -228,10 +227,8 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
 class MetricMissing(InvalidBasis, frozen=True, kw_only=True):
     """A gated metric that the target declares but never delivers."""
 
-    kind: ClassVar[str] = "metric-missing"
-    meaning: ClassVar[str] = (
-        "A gated metric that the target provides was never sampled in three minutes or more."
-    )
+    kind = "metric-missing"
+    meaning = "A gated metric that the target provides was never sampled in three minutes or more."
 
     def words(self, found: Finding) -> Words:
         return Words(f"{found.subject} was declared by the target but never reported")
@@ -240,13 +237,11 @@ class MetricMissing(InvalidBasis, frozen=True, kw_only=True):
 class Unreadable(Basis, frozen=True, kw_only=True):
     """Samples that no measurement can produce, by series: their magnitude exceeds ``largest``."""
 
-    kind: ClassVar[str] = "unreadable"
-    meaning: ClassVar[str] = (
-        "A series has infinite values or values that no machine can have; they were left out."
-    )
-    leads_to: ClassVar[str] = "INCONCLUSIVE"
-    next_command: ClassVar[NextCommand] = NextCommand.NONE
-    decided_by_length: ClassVar[bool] = False
+    kind = "unreadable"
+    meaning = "A series has infinite values or values that no machine can have; they were left out."
+    leads_to = "INCONCLUSIVE"
+    next_command = NextCommand.NONE
+    decided_by_length = False
 
     samples: Mapping[str, int]
     largest: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -104,14 +104,14 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         left_out: finished requests that were not compared, by reason.
     """
 
-    kind: ClassVar[str] = "wrong-answers"
-    meaning: ClassVar[str] = (
+    kind = "wrong-answers"
+    meaning = (
         "Answers differ from those of a reference without reuse by more than rounding can explain."
     )
-    leads_to: ClassVar[str] = "CORRUPT"
-    question: ClassVar[str] = "the answers are those of a reference without reuse"
-    names_mechanism: ClassVar[bool] = True
-    decided_by_length: ClassVar[bool] = False
+    leads_to = "CORRUPT"
+    question = "the answers are those of a reference without reuse"
+    names_mechanism = True
+    decided_by_length = False
 
     wrong: int
     compared: int

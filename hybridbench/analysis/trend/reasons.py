@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ class _OfMetric(Reason, frozen=True, kw_only=True):
 class EveryModelGrows(_OfMetric, frozen=True, kw_only=True):
     """A leak: growth above ``faster_than`` in all models that fit well; ``model`` fits best."""
 
-    code: ClassVar[str] = "every-model-grows"
+    code = "every-model-grows"
 
     model: str
     faster_than: float
@@ -49,7 +49,7 @@ class EveryModelGrows(_OfMetric, frozen=True, kw_only=True):
 class Bounded(_OfMetric, frozen=True, kw_only=True):
     """CLEAN: growth of at most ``upper`` is below ``bound``, which ``source`` set."""
 
-    code: ClassVar[str] = "bounded"
+    code = "bounded"
 
     upper: UpperEnd
     bound: float
@@ -73,7 +73,7 @@ class OfFloors(_OfMetric, frozen=True, kw_only=True):
 class FloorsRise(OfFloors, frozen=True, kw_only=True):
     """A leak: the level after collections keeps rising."""
 
-    code: ClassVar[str] = "floors-rise"
+    code = "floors-rise"
 
     def text(self) -> str:
         return f"the level after each of {self.collections} full collections keeps rising"
@@ -82,7 +82,7 @@ class FloorsRise(OfFloors, frozen=True, kw_only=True):
 class FloorsBounded(OfFloors, frozen=True, kw_only=True):
     """CLEAN: the level after collections grows by at most ``upper``."""
 
-    code: ClassVar[str] = "floors-bounded"
+    code = "floors-bounded"
 
     def text(self) -> str:
         upper = _hourly(self.upper, self.unit)
@@ -92,7 +92,7 @@ class FloorsBounded(OfFloors, frozen=True, kw_only=True):
 class FewCollections(OfFloors, frozen=True, kw_only=True):
     """Undecided: the collections do not rule out growth of up to ``upper``."""
 
-    code: ClassVar[str] = "few-collections"
+    code = "few-collections"
 
     def text(self) -> str:
         return (
@@ -104,7 +104,7 @@ class FewCollections(OfFloors, frozen=True, kw_only=True):
 class Growing(_OfMetric, frozen=True, kw_only=True):
     """Undecided: significant growth; a longer run must show whether it continues."""
 
-    code: ClassVar[str] = "growing"
+    code = "growing"
 
     value: float
     lower: LowerEnd
@@ -120,7 +120,7 @@ class Growing(_OfMetric, frozen=True, kw_only=True):
 class BelowFloor(Growing, frozen=True, kw_only=True):
     """Permanently undecided: significant growth below ``floor``, where a leak begins."""
 
-    code: ClassVar[str] = "below-floor"
+    code = "below-floor"
 
     floor: float
 
@@ -135,7 +135,7 @@ class BelowFloor(Growing, frozen=True, kw_only=True):
 class NoSteadyState(Growing, frozen=True, kw_only=True):
     """Undecided: growth in every model, as during a warm-up."""
 
-    code: ClassVar[str] = "no-steady-state"
+    code = "no-steady-state"
 
     def text(self) -> str:
         return f"{super().text()}, but without a steady event this may still be warm-up"
@@ -157,7 +157,7 @@ class Open(Reason, frozen=True, kw_only=True):
 class StillFilling(Open, frozen=True, kw_only=True):
     """Growth per hour in the first and the second half of the window."""
 
-    code: ClassVar[str] = "still-filling"
+    code = "still-filling"
 
     early: float
     late: float
@@ -173,7 +173,7 @@ class StillFilling(Open, frozen=True, kw_only=True):
 class TooShort(Open, frozen=True, kw_only=True):
     """Growth of ``upper`` is possible, but CLEAN allows only ``bound``."""
 
-    code: ClassVar[str] = "too-short"
+    code = "too-short"
 
     upper: UpperEnd
     bound: float
@@ -187,24 +187,22 @@ class TooShort(Open, frozen=True, kw_only=True):
 class LoadClimbs(Open, frozen=True, kw_only=True):
     """Growth may come from more requests in flight."""
 
-    code: ClassVar[str] = "load-climbs"
-    said: ClassVar[str] = (
-        "the number of requests in flight rose with it; repeat the run at constant load"
-    )
+    code = "load-climbs"
+    said = "the number of requests in flight rose with it; repeat the run at constant load"
 
 
 class FewCycles(Open, frozen=True, kw_only=True):
     """A sawtooth with too few teeth."""
 
-    code: ClassVar[str] = "few-cycles"
-    said: ClassVar[str] = "too few troughs to measure growth under the sawtooth"
+    code = "few-cycles"
+    said = "too few troughs to measure growth under the sawtooth"
 
 
 class OneCycle(Open, frozen=True, kw_only=True):
     """A rise like an earlier one that was freed, such as that of a daily load cycle."""
 
-    code: ClassVar[str] = "one-cycle"
-    said: ClassVar[str] = (
+    code = "one-cycle"
+    said = (
         "it rose as high and as slowly before, and all of that was freed; only a run of two "
         "full cycles would show whether it leaks"
     )
@@ -213,7 +211,7 @@ class OneCycle(Open, frozen=True, kw_only=True):
 class LowsRise(Open, frozen=True, kw_only=True):
     """Growth per hour from the lowest level before a peak to the lowest after it."""
 
-    code: ClassVar[str] = "lows-rise"
+    code = "lows-rise"
 
     value: float
     unit: str
@@ -229,14 +227,14 @@ class LowsRise(Open, frozen=True, kw_only=True):
 class FewSteps(Open, frozen=True, kw_only=True):
     """A staircase with too few steps."""
 
-    code: ClassVar[str] = "few-steps"
-    said: ClassVar[str] = "it grew in too few steps to tell whether they continue"
+    code = "few-steps"
+    said = "it grew in too few steps to tell whether they continue"
 
 
 class TooFewSamples(_OfMetric, frozen=True, kw_only=True):
     """Undecided: no model can be fitted."""
 
-    code: ClassVar[str] = "too-few-samples"
+    code = "too-few-samples"
 
     samples: int
     judged_s: float
@@ -250,14 +248,14 @@ class TooFewSamples(_OfMetric, frozen=True, kw_only=True):
 class YoungRun(Reason, frozen=True, kw_only=True):
     """Undecided so far, in the live view."""
 
-    code: ClassVar[str] = "young-run"
-    said: ClassVar[str] = "it grows, but the run is too short to tell whether that continues"
+    code = "young-run"
+    said = "it grows, but the run is too short to tell whether that continues"
 
 
 class NoLimit(_OfMetric, frozen=True, kw_only=True):
     """Undecided: there is no limit for a run of any length."""
 
-    code: ClassVar[str] = "no-limit"
+    code = "no-limit"
 
     upper: UpperEnd
 
@@ -269,7 +267,7 @@ class NoLimit(_OfMetric, frozen=True, kw_only=True):
 class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
     """Undecided: only longer runs have a limit."""
 
-    code: ClassVar[str] = "limit-not-measured"
+    code = "limit-not-measured"
 
     def text(self) -> str:
         return (
@@ -289,7 +287,7 @@ class WithinBudget(Reason, frozen=True, kw_only=True):
             is known.
     """
 
-    code: ClassVar[str] = "within-budget"
+    code = "within-budget"
 
     caches: tuple[str, ...]
     budget: int
@@ -316,7 +314,7 @@ class CacheIsFilling(Reason, frozen=True, kw_only=True):
     ``size`` and ``bound`` are numbers of entries, or of bytes if that is its ``unit``.
     """
 
-    code: ClassVar[str] = "cache-fills"
+    code = "cache-fills"
 
     path: str
     size: float
@@ -343,7 +341,7 @@ class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
         full_in_s: seconds until it is certainly full; None if unknown.
     """
 
-    code: ClassVar[str] = "kv-cache-fills"
+    code = "kv-cache-fills"
 
     tokens: float | None
     computed: float
@@ -371,7 +369,7 @@ class _OfSegments(Reason, frozen=True, kw_only=True):
 class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
     """A leak in ``leaking`` segments; ``last`` is the reason in the last of them."""
 
-    code: ClassVar[str] = "leaking-segments"
+    code = "leaking-segments"
 
     leaking: int
     last: Why | None
@@ -384,7 +382,7 @@ class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
 class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
     """Undecided: the segments grow together, but none is a leak alone."""
 
-    code: ClassVar[str] = "growing-segments"
+    code = "growing-segments"
 
     def text(self) -> str:
         return (
@@ -396,7 +394,7 @@ class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
 class LeakTogether(_OfSegments, frozen=True, kw_only=True):
     """A leak that no segment shows alone."""
 
-    code: ClassVar[str] = "leak-together"
+    code = "leak-together"
 
     def text(self) -> str:
         return f"no segment is long enough alone; all {self.segments} grow, confirmed together"
@@ -405,7 +403,7 @@ class LeakTogether(_OfSegments, frozen=True, kw_only=True):
 class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
     """CLEAN: growth is below ``bound``, if there is one, or each segment is clean."""
 
-    code: ClassVar[str] = "bounded-together"
+    code = "bounded-together"
 
     bound: float | None
 
@@ -416,7 +414,7 @@ class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
 class OpenSegments(_OfSegments, frozen=True, kw_only=True):
     """Undecided for the reason of the last segment, ``last``."""
 
-    code: ClassVar[str] = "open-segments"
+    code = "open-segments"
 
     last: Why | None
 
@@ -431,7 +429,7 @@ class OpenSegments(_OfSegments, frozen=True, kw_only=True):
 class AnalysisFailed(Reason, frozen=True, kw_only=True):
     """Undecided: the analysis raised; ``error`` is the exception's type and message."""
 
-    code: ClassVar[str] = "analysis-failed"
+    code = "analysis-failed"
 
     error: str
 
@@ -442,7 +440,7 @@ class AnalysisFailed(Reason, frozen=True, kw_only=True):
 class Unreadable(Reason, frozen=True, kw_only=True):
     """Undecided: ``samples`` samples exceed ``beyond``, which no measurement can."""
 
-    code: ClassVar[str] = "unreadable"
+    code = "unreadable"
 
     samples: int
     beyond: float
@@ -455,7 +453,7 @@ class Unreadable(Reason, frozen=True, kw_only=True):
 class NoNumber(Reason, frozen=True, kw_only=True):
     """Undecided: the column measures memory in a form that is not read; ``cell`` is the first."""
 
-    code: ClassVar[str] = "no-number"
+    code = "no-number"
 
     cell: str
     line: int
@@ -467,7 +465,7 @@ class NoNumber(Reason, frozen=True, kw_only=True):
 class ContainsCache(Reason, frozen=True, kw_only=True):
     """The column's total includes the page cache; record ``instead``."""
 
-    code: ClassVar[str] = "contains-cache"
+    code = "contains-cache"
 
     column: str
     instead: str
@@ -481,7 +479,7 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
 class MayCount(Reason, frozen=True, kw_only=True):
     """The column may be a count of events, or data on a disk: it only changes one way."""
 
-    code: ClassVar[str] = "may-count"
+    code = "may-count"
 
     column: str
 
@@ -495,7 +493,7 @@ class MayCount(Reason, frozen=True, kw_only=True):
 class FewDigits(Reason, frozen=True, kw_only=True):
     """The column rose by a few steps of ``step`` bytes, its last digit: too coarse for a bound."""
 
-    code: ClassVar[str] = "few-digits"
+    code = "few-digits"
 
     step: float
 
@@ -509,7 +507,7 @@ class FewDigits(Reason, frozen=True, kw_only=True):
 class NoUnit(Reason, frozen=True, kw_only=True):
     """The column is memory that grows, without the unit on which its limit depends."""
 
-    code: ClassVar[str] = "no-unit"
+    code = "no-unit"
 
     column: str
 
@@ -523,7 +521,7 @@ class NoUnit(Reason, frozen=True, kw_only=True):
 class FewProcesses(Reason, frozen=True, kw_only=True):
     """The column fell sharply ``falls`` times, and each fall may be a restart."""
 
-    code: ClassVar[str] = "few-processes"
+    code = "few-processes"
 
     falls: int
 
@@ -538,7 +536,7 @@ class FewProcesses(Reason, frozen=True, kw_only=True):
 class Gaps(Reason, frozen=True, kw_only=True):
     """``share`` of the judged time has no samples."""
 
-    code: ClassVar[str] = "gaps"
+    code = "gaps"
 
     share: float
 
