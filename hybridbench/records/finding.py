@@ -68,6 +68,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         decided_by_length: whether a longer run would decide findings of this kind.
         from_steady: its counts begin when the engine is steady.
         from_checkpoints: it is read from idle checkpoints alone.
+        advised: one or two sentences of advice that do not depend on its values.
     """
 
     kind: ClassVar[str]
@@ -80,6 +81,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decided_by_length: ClassVar[bool] = True
     from_steady: ClassVar[bool] = False
     from_checkpoints: ClassVar[bool] = False
+    advised: ClassVar[str] = ""
 
     @property
     def code(self) -> str:
@@ -108,7 +110,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def advice(self, found: Finding) -> str:
         """Return one or two sentences of advice; empty for the general advice."""
         del found
-        return ""
+        return self.advised
 
     def next_step(self, found: Finding) -> NextStep:
         """Return the advice with its command."""

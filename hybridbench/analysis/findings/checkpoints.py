@@ -237,6 +237,10 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
     question = "a closed session holds nothing"
     names_mechanism = True
     from_checkpoints = True
+    advised = (
+        "Check every way in which a session ends (close, time-out, close during a turn) for a "
+        "missing release of its slot."
+    )
 
     closed: float
     open: float
@@ -256,12 +260,6 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
                 *((f"{'it' if self.closed == 1 else 'they'} {hold} {slots}",) if slots else ()),
                 *driver_evidence(found),
             ),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Check every way in which a session ends (close, time-out, close during a turn) for a "
-            "missing release of its slot."
         )
 
 
@@ -321,15 +319,13 @@ class ShareInUseAtIdle(InUseAtIdle, frozen=True, kw_only=True):
 
     decided_by_length = False
     cause = "either pages are lost, or the server counts its prefix cache as in use"
+    advised = "Run again without the prefix cache; if the share still rises, pages are lost."
 
     def _amount(self) -> str:
         return f"{pool_count(self.in_use, self.pool)} is"
 
     def _readings(self) -> str:
         return ", ".join(format_percent(1e-6 * value, 2) for value in self.at_checkpoints)
-
-    def advice(self, found: Finding) -> str:
-        return "Run again without the prefix cache; if the share still rises, pages are lost."
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:

@@ -55,6 +55,10 @@ class CostChanged(Basis, frozen=True, kw_only=True):
     meaning = "A unit of work became more expensive during the run, or the hit rate fell."
     evidence = Evidence.STATISTICAL
     leads_to = "DEGRADED"
+    advised = (
+        "Look at the charts under Cost of work: the time that rises alone names the code path; "
+        "what it rises with (leaves of the tree, live objects) is what that path iterates over."
+    )
 
     shape: str
     unit: str
@@ -85,12 +89,6 @@ class CostChanged(Basis, frozen=True, kw_only=True):
             yield "the other times of the run did not rise with it, so it is not the machine"
         if found.driver is not None:
             yield f"it follows {found.driver} better than it follows time"
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Look at the charts under Cost of work: the time that rises alone names the code path; "
-            "what it rises with (leaves of the tree, live objects) is what that path iterates over."
-        )
 
 
 class BelowThreshold(Basis, frozen=True, kw_only=True):

@@ -313,12 +313,10 @@ class EngineUnanswered(EngineCheck, frozen=True, kw_only=True):
         "requests that the engine no longer has."
     )
     leads_to = "LEAK"
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Find the path on which a request ends without an event for its client: a refusal, an "
-            "abort, a time-out or the close of a session."
-        )
+    advised = (
+        "Find the path on which a request ends without an event for its client: a refusal, an "
+        "abort, a time-out or the close of a session."
+    )
 
 
 class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
@@ -331,13 +329,10 @@ class EngineAnswer(EngineCheck, frozen=True, kw_only=True):
         "that ends too early or too late, one to a prompt of another length, or one that reuses "
         "what another tenant computed."
     )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Find where the request's prompt, its limit on tokens, its stop tokens or its tenant "
-            "are stored, copied or replaced, and where its answer is cut off or handed to its "
-            "client."
-        )
+    advised = (
+        "Find where the request's prompt, its limit on tokens, its stop tokens or its tenant are "
+        "stored, copied or replaced, and where its answer is cut off or handed to its client."
+    )
 
 
 class EngineUnknown(EngineCheck, frozen=True, kw_only=True):

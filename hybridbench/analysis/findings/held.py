@@ -287,13 +287,11 @@ class BlocksKept(Held, frozen=True, kw_only=True):
     meaning = "A watched process holds more Python objects at each idle point."
     question = "the process holds no more Python objects at each idle point"
     sort = Sort.BLOCKS
+    advised = "Repeat the run with a heap scan at each idle point, which names what grows."
 
     @property
     def _cause(self) -> str:
         return "Python objects stay alive that no heap scan counts by name, such as strings"
-
-    def advice(self, found: Finding) -> str:
-        return "Repeat the run with a heap scan at each idle point, which names what grows."
 
 
 class BytesKept(Held, frozen=True, kw_only=True):
@@ -303,16 +301,14 @@ class BytesKept(Held, frozen=True, kw_only=True):
     meaning = "A watched process holds more memory from malloc at each idle point."
     question = "the process holds no more memory from malloc at each idle point"
     sort = Sort.BYTES
+    advised = (
+        "If no Python object grows beside it, look at extension modules: run the command under a "
+        "native heap profiler."
+    )
 
     @property
     def _cause(self) -> str:
         return "native code, or large Python objects such as arrays and strings, keep memory"
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "If no Python object grows beside it, look at extension modules: run the command under "
-            "a native heap profiler."
-        )
 
 
 class HandlesKept(Held, frozen=True, kw_only=True):
@@ -343,6 +339,7 @@ class CacheFills(Basis, frozen=True, kw_only=True):
     meaning = "A container of a watched process still fills like a cache."
     evidence = Evidence.STATISTICAL
     leads_to = "INCONCLUSIVE"
+    advised = "Run until it is full, or start the target with a smaller cache."
 
     role: str
     path: str
@@ -365,9 +362,6 @@ class CacheFills(Basis, frozen=True, kw_only=True):
             f"{self.role} still fills {self.path} ({size}){more}, {pace}",
             cause="it grows like a cache, and no limit of it is known",
         )
-
-    def advice(self, found: Finding) -> str:
-        return "Run until it is full, or start the target with a smaller cache."
 
 
 HELD: Final[dict[Sort, type[Held]]] = {

@@ -69,14 +69,12 @@ class MachineGaveOut(Basis, frozen=True, kw_only=True):
     meaning = "The run ended before its planned time because memory or disk ran out."
     leads_to = "INCONCLUSIVE"
     decided_by_length = False
+    advised = "Make room on the machine, in memory or on the disk, then repeat the run."
 
     message: str
 
     def words(self, found: Finding) -> Words:
         return Words(f"stopped before the planned end: {self.message}")
-
-    def advice(self, found: Finding) -> str:
-        return "Make room on the machine, in memory or on the disk, then repeat the run."
 
 
 class MemoryNotSeen(Basis, frozen=True, kw_only=True):
@@ -86,15 +84,13 @@ class MemoryNotSeen(Basis, frozen=True, kw_only=True):
     meaning = "Only the server's interface was observed, not its memory."
     leads_to = "INCONCLUSIVE"
     decided_by_length = False
+    advised = (
+        "Run hybridbench on the server's machine, with --pid or with the command that starts the "
+        "server."
+    )
 
     def words(self, found: Finding) -> Words:
         return Words("the server's memory is not seen: no process of it was named")
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Run hybridbench on the server's machine, with --pid or with the command that starts "
-            "the server."
-        )
 
 
 class InterruptedUncovered(Basis, frozen=True, kw_only=True):
@@ -127,6 +123,7 @@ class BenchError(Basis, frozen=True, kw_only=True):
     meaning = "hybridbench itself failed during the run because of a bug; what was measured counts."
     leads_to = "INCONCLUSIVE"
     decided_by_length = False
+    advised = "Report this with bench-errors.txt of the run, then repeat the run."
 
     error: str
     file: str
@@ -137,9 +134,6 @@ class BenchError(Basis, frozen=True, kw_only=True):
             cause="a defect of hybridbench, or a machine that denied it a resource",
             evidence=(f"the traceback is in {self.file}; what was measured is judged",),
         )
-
-    def advice(self, found: Finding) -> str:
-        return "Report this with bench-errors.txt of the run, then repeat the run."
 
 
 class AnalysisError(Basis, frozen=True, kw_only=True):
@@ -152,6 +146,10 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
     leads_to = "INCONCLUSIVE"
     next_command = NextCommand.REPORT
     decided_by_length = False
+    advised = (
+        "Report this with analysis-errors.txt of the run; a fixed version can judge the stored "
+        "samples again."
+    )
 
     error: str
 
@@ -160,12 +158,6 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
             f"the analysis of {found.subject} failed ({self.error}); its findings are missing",
             cause="a defect of hybridbench, not of the engine",
             evidence=("the other analyses are complete",),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Report this with analysis-errors.txt of the run; a fixed version can judge the stored "
-            "samples again."
         )
 
 

@@ -139,6 +139,10 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
     meaning = "Requests keep running although their client has left."
     question = "no request keeps running after its client left"
     names_mechanism = True
+    advised = (
+        "Trace how a client's disconnect is handled: the request's entry must exist until its "
+        "abort has been processed."
+    )
 
     most: float
     mean: float
@@ -170,12 +174,6 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
             ),
         )
 
-    def advice(self, found: Finding) -> str:
-        return (
-            "Trace how a client's disconnect is handled: the request's entry must exist until its "
-            "abort has been processed."
-        )
-
 
 class Stalled(Basis, frozen=True, kw_only=True):
     """The engine takes steps but serves none of its ``requests``, of which there may be none."""
@@ -184,6 +182,10 @@ class Stalled(Basis, frozen=True, kw_only=True):
     meaning = "The engine takes steps for a long time, and none serves a request."
     leads_to = "CRASHED"
     question = "the engine never stops serving its requests"
+    advised = (
+        "Check why the scheduler refuses its oldest request: a full pool, a lock, or a transfer "
+        "that was never acknowledged."
+    )
 
     requests: float
     stalled_s: float
@@ -206,12 +208,6 @@ class Stalled(Basis, frozen=True, kw_only=True):
             evidence,
         )
 
-    def advice(self, found: Finding) -> str:
-        return (
-            "Check why the scheduler refuses its oldest request: a full pool, a lock, or a "
-            "transfer that was never acknowledged."
-        )
-
 
 class NotIdle(Basis, frozen=True, kw_only=True):
     """The engine was still busy when the run stopped waiting for its last ``requests``."""
@@ -224,6 +220,10 @@ class NotIdle(Basis, frozen=True, kw_only=True):
     leads_to = "INCONCLUSIVE"
     question = "the engine becomes idle when its traffic ends"
     decided_by_length = False
+    advised = (
+        "Find what the engine was still waiting for when the run ended: its oldest request, or a "
+        "transfer that was never acknowledged."
+    )
 
     requests: float
     waited_s: float
@@ -234,12 +234,6 @@ class NotIdle(Basis, frozen=True, kw_only=True):
             f"the engine was not idle {format_duration(self.waited_s)} after its traffic had "
             f"ended, {inside} in it",
             cause="a request or a transfer does not end, or the machine is far too slow",
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Find what the engine was still waiting for when the run ended: its oldest request, or "
-            "a transfer that was never acknowledged."
         )
 
 
@@ -256,6 +250,10 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
     kind = "request-too-old"
     meaning = "A request does not end while all others of its age have ended."
     question = "no request stays in the engine forever"
+    advised = (
+        "Inspect the oldest request in the engine: it waits for a completion that was lost, and "
+        "holds its slots until then."
+    )
 
     metric: str
     age_s: float
@@ -275,12 +273,6 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
                 "at once",
                 f"the longest before it: {format_duration(self.usual_s)}",
             ),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Inspect the oldest request in the engine: it waits for a completion that was lost, "
-            "and holds its slots until then."
         )
 
 

@@ -50,6 +50,10 @@ class Restarted(Basis, frozen=True, kw_only=True):
     meaning = "Something else restarted the server during the run's traffic."
     leads_to = "CRASHED"
     question = "the server ran without a restart"
+    advised = (
+        "Read the logs of the server, and of what restarts it, at these times; start it without a "
+        "supervisor, so that its crash ends the run."
+    )
 
     server: str
     at_s: tuple[float, ...]
@@ -68,12 +72,6 @@ class Restarted(Basis, frozen=True, kw_only=True):
                 how,
                 f"connections of {times(self.failed, 'request')} broke around these times",
             ),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Read the logs of the server, and of what restarts it, at these times; start it "
-            "without a supervisor, so that its crash ends the run."
         )
 
 

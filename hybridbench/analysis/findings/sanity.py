@@ -94,6 +94,10 @@ class AdmissionUndone(Basis, frozen=True, kw_only=True):
     )
     leads_to = "INVARIANT"
     question = "every admitted request gets the slots that admission counted"
+    advised = (
+        "Compare what admission counts for a request (whole pages, state slots, rows, what can be "
+        "evicted) with what its first step allocates."
+    )
 
     undone: float
     steps: float
@@ -107,12 +111,6 @@ class AdmissionUndone(Basis, frozen=True, kw_only=True):
                 f"beside {times(self.steps, 'prefill step')} that ran; first at "
                 f"{format_duration(found.since_s or 0.0)}",
             ),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Compare what admission counts for a request (whole pages, state slots, rows, what can "
-            "be evicted) with what its first step allocates."
         )
 
 

@@ -60,6 +60,10 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
 
     kind = "valid-refused"
     meaning = "The engine refused requests that are valid by their profile."
+    advised = (
+        "Find the engine's check that gave the reason in the evidence. If it is right, change the "
+        "settings, so that the engine can serve what the profile sends."
+    )
 
     refused: int
     sent: int
@@ -71,12 +75,6 @@ class ValidRefused(InvalidBasis, frozen=True, kw_only=True):
         return Words(
             f"{which} requests {were} refused although the profile makes them valid",
             evidence=(f"the first: {self.reason}",),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Find the engine's check that gave the reason in the evidence. If it is right, change "
-            "the settings, so that the engine can serve what the profile sends."
         )
 
 
@@ -112,6 +110,10 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
 
     kind = "mostly-failed"
     meaning = "More requests of the load client failed than were answered."
+    advised = (
+        "Read the server's log, and send it one such request by hand: the answer has its message. "
+        "If only some requests fail, remove these from the profile."
+    )
 
     answered: int
     failed: Mapping[str, int]
@@ -124,12 +126,6 @@ class MostlyFailed(InvalidBasis, frozen=True, kw_only=True):
             evidence=tuple(f"{kind}: {count:,}" for kind, count in self.failed.items()),
         )
 
-    def advice(self, found: Finding) -> str:
-        return (
-            "Read the server's log, and send it one such request by hand: the answer has its "
-            "message. If only some requests fail, remove these from the profile."
-        )
-
 
 class ClientLate(InvalidBasis, frozen=True, kw_only=True):
     """The load client was late or saturated, so latencies reflect it as much as the server."""
@@ -140,6 +136,10 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
         "99th percentile, or took all of a processor, so the measurements include the client's "
         "own delays."
     )
+    advised = (
+        "Send less, use more processors, or grant hybridbench CAP_SYS_NICE (Docker: --cap-add "
+        "SYS_NICE), so that its load client has priority over the server."
+    )
 
     late_s: float
     cpu_share: float
@@ -149,12 +149,6 @@ class ClientLate(InvalidBasis, frozen=True, kw_only=True):
         return Words(
             f"the load client was {late_ms:,.0f} ms late at the 99th percentile and took {share} "
             "of a processor, so the load was not as requested"
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Send less, use more processors, or grant hybridbench CAP_SYS_NICE (Docker: --cap-add "
-            "SYS_NICE), so that its load client has priority over the server."
         )
 
 

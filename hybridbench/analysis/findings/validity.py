@@ -131,14 +131,12 @@ class DiskIsFull(InvalidBasis, frozen=True, kw_only=True):
 
     kind = "disk-full"
     meaning = "A write to the run directory failed; earlier data is complete."
+    advised = "Free space on the disk, or write elsewhere with --store, then repeat the run."
 
     message: str
 
     def words(self, found: Finding) -> Words:
         return Words(f"the run could not be written to its end: {self.message}")
-
-    def advice(self, found: Finding) -> str:
-        return "Free space on the disk, or write elsewhere with --store, then repeat the run."
 
 
 class WorkerSilent(InvalidBasis, frozen=True, kw_only=True):
@@ -206,6 +204,11 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
         "Samples, heap scans and checkpoint readings stopped the engine loop for a tenth of the "
         "judged window; draining does not count, nor does waiting for a CPU."
     )
+    advised = (
+        "Repeat the run on a machine that is less busy, or with a longer --duration, which takes "
+        "samples and heap scans less often, or raise probe.sample_every and "
+        "probe.collectible_every in the profile."
+    )
 
     share: float
 
@@ -214,13 +217,6 @@ class ProbeStall(InvalidBasis, frozen=True, kw_only=True):
         return Words(
             f"samples, heap scans and checkpoints stopped the engine for {share} of the judged "
             "window, waits for a CPU not counted"
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Repeat the run on a machine that is less busy, or with a longer --duration, which "
-            "takes samples and heap scans less often, or raise probe.sample_every and "
-            "probe.collectible_every in the profile."
         )
 
 
@@ -242,6 +238,10 @@ class Unreadable(Basis, frozen=True, kw_only=True):
     leads_to = "INCONCLUSIVE"
     next_command = NextCommand.NONE
     decided_by_length = False
+    advised = (
+        "Find what wrote these samples: check the engine's counters and the sampler for the series "
+        "named in the evidence."
+    )
 
     samples: Mapping[str, int]
     largest: float
@@ -255,12 +255,6 @@ class Unreadable(Basis, frozen=True, kw_only=True):
             f"{format_count(count)} {samples} of {listed(names, _SERIES_NAMED)} {exceed} "
             f"{self.largest:g}, which no measurement can; {they_are} left out",
             evidence=tuple(f"{name}: {times(self.samples[name], 'sample')}" for name in names),
-        )
-
-    def advice(self, found: Finding) -> str:
-        return (
-            "Find what wrote these samples: check the engine's counters and the sampler for the "
-            "series named in the evidence."
         )
 
 
