@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from hybridbench.foundation.labels import of_process
+from hybridbench.foundation.labels import labelled, of_process
 from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue
@@ -54,8 +54,8 @@ class Segment(Event, frozen=True):
     away_s: float | None = None
 
 
-class ProcessStarted(Event, frozen=True):
-    """A process of that role was first seen; each after the first begins a new segment."""
+class OfProcess(Event, frozen=True):
+    """Base of the events of one process; only ``pid`` changes when it is restarted."""
 
     role: str = ""
     pid: int = 0
@@ -67,14 +67,19 @@ class ProcessStarted(Event, frozen=True):
         """Labels of its series."""
         return of_process(self.role, self.host, self.rank)
 
+    @property
+    def process(self) -> str:
+        """The labels as they end the names of its series; equal after a restart."""
+        return labelled("", self.labels)
 
-class ProcessEnded(Event, frozen=True):
+
+class ProcessStarted(OfProcess, frozen=True):
+    """A process of that role was first seen; each after the first begins a new segment."""
+
+
+class ProcessEnded(OfProcess, frozen=True):
     """A process of that role ended; with its exit code or signal, if known."""
 
-    role: str = ""
-    pid: int = 0
-    host: str = ""
-    rank: str = ""
     code: int | None = None
     signal: int | None = None
 
@@ -211,7 +216,7 @@ BYTES: Final = "bytes"
 PAGE: Final = "/metrics"
 
 
-class Census(Event, frozen=True):
+class Census(OfProcess, frozen=True):
     """A probe's heap scan of one process.
 
     A name that is left out has the same count as in the previous scan of this process, or 0 in the
@@ -235,10 +240,6 @@ class Census(Event, frozen=True):
         at_rest: the process was idle, so that the pause delayed nothing.
     """
 
-    role: str = ""
-    pid: int = 0
-    host: str = ""
-    rank: str = ""
     index: int = 0
     whole: bool = False
     types: dict[str, int] = {}
@@ -252,13 +253,8 @@ class Census(Event, frozen=True):
     way: str = "fork"
     at_rest: bool = False
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Labels of its process's series."""
-        return of_process(self.role, self.host, self.rank)
 
-
-class IdleLook(Event, frozen=True):
+class IdleLook(OfProcess, frozen=True):
     """What one process holds at an idle point, after a collection.
 
     Attributes:
@@ -273,10 +269,6 @@ class IdleLook(Event, frozen=True):
         pause_s: how long the process was stopped.
     """
 
-    role: str = ""
-    pid: int = 0
-    host: str = ""
-    rank: str = ""
     index: int = 0
     idle: bool = True
     blocks: int | None = None
@@ -286,11 +278,6 @@ class IdleLook(Event, frozen=True):
     counters: dict[str, float] = {}
     cache_reset: bool = False
     pause_s: float = 0.0
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Labels of its process's series."""
-        return of_process(self.role, self.host, self.rank)
 
 
 class Gap(Event, frozen=True):
@@ -474,7 +461,12 @@ class Allocations(Event, frozen=True):
     sites: tuple[CallSite, ...] = ()
 
 
-_BY_KIND = {str(kind.__struct_config__.tag): kind for kind in Event.__subclasses__()}
+# Every event's record, by its kind as it is stored.
+EVENTS: Final[Mapping[str, type[Event]]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (*Event.__subclasses__(), *OfProcess.__subclasses__())
+    if kind is not OfProcess
+}
 
 
 class OtherEvent(Event, frozen=True):
@@ -483,7 +475,7 @@ class OtherEvent(Event, frozen=True):
     @property
     def is_damaged(self) -> bool:
         """Whether its kind has a record, but its data does not match."""
-        return self.kind in _BY_KIND
+        return self.kind in EVENTS
 
     kind: str
 
@@ -506,7 +498,7 @@ def event_data(event: Event) -> dict[str, JsonValue]:
 
 def read_event(t_s: float, kind: str, data: Mapping[str, JsonValue]) -> Event:
     """Return the stored event, as an ``OtherEvent`` if its kind or form is unknown."""
-    record = _BY_KIND.get(kind)
+    record = EVENTS.get(kind)
     if record is not None:
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.structs.replace(from_json(data, record), t_s=t_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 
 import msgspec
@@ -37,3 +38,8 @@ class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
     def incarnation(self) -> tuple[int, float]:
         """What distinguishes a restarted process from its predecessor."""
         return self.pid, self.started
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; ``signal 35`` for one without a name, as most real-time signals."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,10 +10,11 @@ import numpy as np
 
 from hybridbench.analysis.facts.processes import ProcessView, process_views
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.foundation.labels import labelled, of_process, whose
+from hybridbench.foundation.labels import labelled, whose
 from hybridbench.foundation.metrics import MEMORY, Unit
 from hybridbench.records.events import ProcessEnded, ProcessStarted
 from hybridbench.records.finding import VerdictKind
+from hybridbench.records.processes import signal_name
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, Window, phrase, sure_text
@@ -103,7 +103,8 @@ def _cpu(series: Series, text: str, window: Window) -> Text:
 
 def _pids(view: ProcessView) -> str:
     """Return the last pid, and how that process ended if it did."""
-    started, ended = _started(view), _ended(view)
+    started, own = _started(view), labelled("", view.labels)
+    ended = [e for e in view.record.all_events(ProcessEnded) if e.process == own]
     if not started:
         return ""
     pid = str(started[-1].pid)
@@ -111,20 +112,10 @@ def _pids(view: ProcessView) -> str:
         return pid
     last = ended[-1]
     if last.signal:
-        known = last.signal in set(signal.Signals)
-        name = signal.Signals(last.signal).name if known else f"signal {last.signal}"
-        return f"{pid}, killed by {name}"
+        return f"{pid}, killed by {signal_name(last.signal)}"
     return f"{pid}, ended" if last.code is None else f"{pid}, exit code {last.code}"
 
 
 def _started(view: ProcessView) -> list[ProcessStarted]:
-    return [e for e in view.record.all_events(ProcessStarted) if _is_of(e.labels, view)]
-
-
-def _ended(view: ProcessView) -> list[ProcessEnded]:
-    found = view.record.all_events(ProcessEnded)
-    return [e for e in found if _is_of(of_process(e.role, e.host, e.rank), view)]
-
-
-def _is_of(labels: Mapping[str, str], view: ProcessView) -> bool:
-    return labelled("", labels) == labelled("", view.labels)
+    own = labelled("", view.labels)
+    return [e for e in view.record.all_events(ProcessStarted) if e.process == own]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Crash
+from hybridbench.records.processes import signal_name
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder
 from hybridbench.sampling.headroom import oom_kills
@@ -74,7 +75,6 @@ def _explain(status: ExitStatus | None, said: str, oom_kills_before: int | None)
         return "exit", f"{said}; {stuck}" if said else stuck
     if status.signal is None:
         return "exit", f"{said} (exit code {status.code})".lstrip()
-    name = signal.Signals(status.signal).name
     kills = oom_kills()
     if (
         status.signal == signal.SIGKILL
@@ -83,4 +83,4 @@ def _explain(status: ExitStatus | None, said: str, oom_kills_before: int | None)
         and kills > oom_kills_before
     ):
         return "oom", "the kernel killed the worker for lack of memory"
-    return "signal", f"the worker was killed by {name}"
+    return "signal", f"the worker was killed by {signal_name(status.signal)}"

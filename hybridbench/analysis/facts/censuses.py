@@ -121,7 +121,7 @@ def heaps_of(record: RunRecord, counters: EventCounters) -> list[Heap]:
 def _by_process(events: Sequence[_Seen]) -> dict[str, list[_Seen]]:
     found: dict[str, list[_Seen]] = {}
     for event in events:
-        found.setdefault(labelled("", event.labels), []).append(event)
+        found.setdefault(event.process, []).append(event)
     return found
 
 

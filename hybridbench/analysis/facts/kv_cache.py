@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.record import SCRAPED, RunRecord, Series
-from hybridbench.foundation.labels import labelled, labels_of, unlabelled
+from hybridbench.foundation.labels import labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import ProcessStarted
 
@@ -124,7 +124,7 @@ def _computed(record: RunRecord, names: _Names) -> Series | None:
 
 def _begun_s(record: RunRecord, text: str) -> float:
     """Return when the last process with these labels started; -inf if it is the first one."""
-    starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
+    starts = [e.t_s for e in record.all_events(ProcessStarted) if e.process == text]
     return starts[-1] if len(starts) > 1 else -math.inf
 
 

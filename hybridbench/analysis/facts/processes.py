@@ -36,9 +36,9 @@ class ProcessView:
     def renamed(self) -> bool:
         """Whether its last process continued under another name: its pid appeared there later."""
         starts, own = self.record.all_events(ProcessStarted), labelled("", self.labels)
-        last = next((e for e in reversed(starts) if labelled("", e.labels) == own), None)
+        last = next((e for e in reversed(starts) if e.process == own), None)
         return last is not None and any(
-            event.pid == last.pid and event.t_s > last.t_s and labelled("", event.labels) != own
+            event.pid == last.pid and event.t_s > last.t_s and event.process != own
             for event in starts
         )
 
@@ -97,7 +97,7 @@ def _view(
 def _segments(record: RunRecord, text: str) -> Iterable[Event]:
     """Yield a border for each start of the process but the first and those at run borders."""
     borders = [event.t_s for event in record.all_events(Segment)]
-    starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
+    starts = [e.t_s for e in record.all_events(ProcessStarted) if e.process == text]
     for index, (before, start) in enumerate(pairwise(starts), start=1):
         if not any(before < border <= start for border in borders):
             yield Segment(index, t_s=start)

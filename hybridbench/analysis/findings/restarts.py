@@ -15,11 +15,12 @@ import numpy as np
 
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, RunRecord
-from hybridbench.foundation.labels import labelled, of_process, whose
+from hybridbench.foundation.labels import whose
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import ProcessEnded, ProcessStarted, Segment
 from hybridbench.records.finding import Basis, Finding, VerdictKind, Words
 from hybridbench.records.manifest import OBSERVED
+from hybridbench.records.processes import signal_name
 
 # Failures that a restart causes, at the server or at a proxy in front of it.
 _BROKEN: Final = ("connect", "disconnected", "cut-off", "502", "504")
@@ -138,15 +139,14 @@ def _replaced(record: RunRecord) -> list[_Restart]:
             started.clear()
             ended.clear()
         elif isinstance(event, ProcessEnded):
-            ended[labelled("", of_process(event.role, event.host, event.rank))] = event
+            ended[event.process] = event
         elif isinstance(event, ProcessStarted):
-            text = labelled("", event.labels)
-            before = ended.pop(text, None)
-            if text in started:
+            before = ended.pop(event.process, None)
+            if event.process in started:
                 from_s = event.t_s if before is None else before.t_s
-                how = f"{whose(text)} {_how(before)}"
+                how = f"{whose(event.process)} {_how(before)}"
                 found.append(_Restart(from_s, event.t_s, how, _has_crashed(before)))
-            started.add(text)
+            started.add(event.process)
     return found
 
 
@@ -158,9 +158,7 @@ def _has_crashed(ended: ProcessEnded | None) -> bool:
 
 def _how(ended: ProcessEnded | None) -> str:
     if ended is not None and ended.signal:
-        known = ended.signal in set(signal.Signals)
-        name = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
-        return f"was killed by {name}"
+        return f"was killed by {signal_name(ended.signal)}"
     if ended is not None and ended.code is not None:
         return f"ended with exit code {ended.code}"
     return "ended"

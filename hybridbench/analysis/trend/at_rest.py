@@ -34,7 +34,7 @@ def decided_at_rest(
     traffic are CLEAN if a line through their numbers at idle points rises by less than the bound.
     """
     own = labelled("", labels)
-    looks = [look for look in record.all_events(IdleLook) if labelled("", look.labels) == own]
+    looks = [look for look in record.all_events(IdleLook) if look.process == own]
     return [_decided(result, looks) for result in results]
 
 

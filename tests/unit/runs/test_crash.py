@@ -28,12 +28,15 @@ def recorded(
     return target, event
 
 
-def test_a_signal_is_named_and_the_last_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (35, "signal 35")])
+def test_a_signal_is_named_and_the_last_lines_are_kept(
+    monkeypatch: pytest.MonkeyPatch, number: int, name: str
+) -> None:
     monkeypatch.setattr(crash, "oom_kills", lambda: 0)
-    _, event = recorded(ExitStatus(None, signal.SIGKILL))
+    _, event = recorded(ExitStatus(None, number))
 
     assert event.reason == "signal"
-    assert event.detail == "the worker was killed by SIGKILL"
+    assert event.detail == f"the worker was killed by {name}"
     assert event.stderr_tail == ("the last line",)
 
 
