@@ -28,7 +28,7 @@ _DECAY_APART_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimVerdict:
     """The verdict ``t_s`` seconds into the run (``judge.judge_so_far``)."""
 
     t_s: float
@@ -43,7 +43,9 @@ class StopReason:
     sentence: str
 
 
-def decide(looks: Sequence[Look], planned_s: float, steady_at_s: float | None) -> StopReason | None:
+def decide(
+    looks: Sequence[InterimVerdict], planned_s: float, steady_at_s: float | None
+) -> StopReason | None:
     """Return the reason to stop after the last of ``looks`` (oldest first), or None to continue.
 
     ``steady_at_s`` is when the engine reported the end of its warm-up; None if it has not.
@@ -58,24 +60,24 @@ def decide(looks: Sequence[Look], planned_s: float, steady_at_s: float | None) -
 class _Stage:
     """The looks so far, and the times that decide which of them count."""
 
-    looks: Sequence[Look]
+    looks: Sequence[InterimVerdict]
     planned_s: float
     steady_at_s: float | None
 
     @property
-    def last(self) -> Look:
+    def last(self) -> InterimVerdict:
         return self.looks[-1]
 
     @property
     def judged_s(self) -> float:
         return self.last.t_s - (self.steady_at_s or 0.0)
 
-    def trend_counts(self, look: Look) -> bool:
+    def trend_counts(self, look: InterimVerdict) -> bool:
         if self.steady_at_s is not None and look.t_s >= self.steady_at_s:
             return True
         return look.t_s >= FIRST_LOOK * self.planned_s
 
-    def stands(self, holds: Callable[[Look], bool], needed_s: float = 0.0) -> bool:
+    def stands(self, holds: Callable[[InterimVerdict], bool], needed_s: float = 0.0) -> bool:
         """Whether ``holds`` was true at every look of a long enough stretch that ends now."""
         needed = max(_APART_S, _APART_SHARE * self.judged_s, needed_s)
         since = self.last.t_s
@@ -87,7 +89,7 @@ class _Stage:
                 return True
         return False
 
-    def leaks(self, look: Look) -> dict[tuple[str, str], Finding]:
+    def leaks(self, look: InterimVerdict) -> dict[tuple[str, str], Finding]:
         """Return the leaks of a look that count, by kind and subject."""
         return {
             (leak_kind(finding.kind), finding.subject): finding
@@ -111,7 +113,7 @@ def _exhausted(stage: _Stage) -> StopReason | None:
 
 
 def _leaks(stage: _Stage) -> StopReason | None:
-    def held_at(key: tuple[str, str]) -> Callable[[Look], bool]:
+    def held_at(key: tuple[str, str]) -> Callable[[InterimVerdict], bool]:
         return lambda look: key in stage.leaks(look)
 
     for key, finding in stage.leaks(stage.last).items():
@@ -126,7 +128,7 @@ def _bounded(stage: _Stage) -> StopReason | None:
     if steady_at_s is None:
         return None
 
-    def clean(look: Look) -> bool:
+    def clean(look: InterimVerdict) -> bool:
         return (
             look.t_s >= steady_at_s
             and look.verdict.kind is VerdictKind.CLEAN
@@ -151,7 +153,7 @@ def is_undecided(verdict: Verdict) -> bool:
     )
 
 
-def settled(looks: Sequence[Look]) -> StopReason | None:
+def settled(looks: Sequence[InterimVerdict]) -> StopReason | None:
     """Return the reason to end a run that has served its planned time, or None to extend it.
 
     The first of ``looks`` is the one at the planned end.  It decides alone, unless it is undecided
@@ -197,7 +199,7 @@ def _only_decays(verdict: Verdict) -> frozenset[str]:
 def _decay(stage: _Stage) -> StopReason | None:
     for subject in sorted(_only_decays(stage.last.verdict)):
 
-        def decayed(look: Look, subject: str = subject) -> bool:
+        def decayed(look: InterimVerdict, subject: str = subject) -> bool:
             return subject in _only_decays(look.verdict)
 
         if stage.stands(decayed, _DECAY_APART_SHARE * stage.planned_s):

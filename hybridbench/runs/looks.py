@@ -69,7 +69,7 @@ class IdlePoint:
 
 
 @dataclass
-class Look:
+class Round:
     """One round of questions; ``answer`` is the result, once all have been answered."""
 
     future: Future[list[tuple[float, Event]]]
@@ -91,7 +91,7 @@ class Looks:
     _thread: Executor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="looks")
     )
-    _open: list[Look] = field(default_factory=list)
+    _open: list[Round] = field(default_factory=list)
     _known: dict[tuple[int, float], CensusState] = field(default_factory=dict)
     _looked: set[tuple[int, float]] = field(default_factory=set)
     _failed: set[tuple[int, float]] = field(default_factory=set)
@@ -103,7 +103,7 @@ class Looks:
         """Whether any round is unanswered."""
         return bool(self._open)
 
-    def ask_census(self, idle_in_s: float) -> Look:
+    def ask_census(self, idle_in_s: float) -> Round:
         """Scan every process that can afford this scan and another when idle, in ``idle_in_s``."""
 
         def round_() -> list[tuple[float, Event]]:
@@ -112,7 +112,7 @@ class Looks:
 
         return self._ask(round_)
 
-    def ask_idle(self, point: IdlePoint) -> Look:
+    def ask_idle(self, point: IdlePoint) -> Round:
         """Look at what every idle process holds, then scan the heap of each."""
 
         def round_() -> list[tuple[float, Event]]:
@@ -169,8 +169,8 @@ class Looks:
         """Start no more rounds; one in progress ends by its own deadline."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, round_: Callable[[], list[tuple[float, Event]]]) -> Look:
-        look = Look(self._thread.submit(round_))
+    def _ask(self, round_: Callable[[], list[tuple[float, Event]]]) -> Round:
+        look = Round(self._thread.submit(round_))
         self._open.append(look)
         return look
 

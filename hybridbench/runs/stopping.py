@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from hybridbench.analysis.headline import full_headline
-from hybridbench.analysis.stopping import Look, StopReason, decide, settled
+from hybridbench.analysis.stopping import InterimVerdict, StopReason, decide, settled
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
 from hybridbench.records.finding import VerdictKind
@@ -65,7 +65,7 @@ class InterimVerdicts:
 
     def __init__(self, judge: Judge, kept: int) -> None:
         self.judge = judge
-        self.seen: list[Look] = []
+        self.seen: list[InterimVerdict] = []
         self.failures = 0  # in a row
         self._kept = kept
         self._asked_s: float | None = None
@@ -74,7 +74,9 @@ class InterimVerdicts:
         """Collect a verdict; return whether there was a new one."""
         verdict = self.judge.collect()
         if verdict is not None and self._asked_s is not None:
-            self.seen = [*self.seen, Look(self._asked_s, _without_charts(verdict))][-self._kept :]
+            self.seen = [*self.seen, InterimVerdict(self._asked_s, _without_charts(verdict))][
+                -self._kept :
+            ]
             self._asked_s, self.failures = None, 0
             return True
         if self._asked_s is not None and not self.judge.busy:

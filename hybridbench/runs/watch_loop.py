@@ -30,7 +30,7 @@ from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.idle_sign import SIGN_EVERY_S, IdleSign
 from hybridbench.runs.load_command import LoadCommand
-from hybridbench.runs.looks import IdlePoint, Look, Looks
+from hybridbench.runs.looks import IdlePoint, Looks, Round
 from hybridbench.runs.loop import RunLoop, WorkerLostError
 from hybridbench.sampling.scrape import Scraper
 from hybridbench.sampling.scraped_page import Scrape
@@ -239,7 +239,7 @@ class WatchLoop(RunLoop):
         if at_rest:
             self.context.recorder.sample(self.now_s, {}, processes=at_rest)
 
-    def post_checkpoint(self, index: int, *, audit: bool) -> Look | Answered:
+    def post_checkpoint(self, index: int, *, audit: bool) -> Round | Answered:
         """Query what every idle process holds, and wait, because the load resumes next."""
         self._record_pools(index)
         self._record_page(index)
@@ -248,7 +248,7 @@ class WatchLoop(RunLoop):
         self._repeat_answers()
         return look
 
-    def _look_at_rest(self, index: int) -> Look | Answered:
+    def _look_at_rest(self, index: int) -> Round | Answered:
         point = IdlePoint(
             index=index,
             counters=self._counters(),

@@ -33,7 +33,7 @@ from hybridbench.analysis.comparison.records import (
     Comparison,
     ComparisonTerms,
     ComparisonVerdict,
-    Look,
+    InterimAnalysis,
     MetricComparison,
     Outcome,
     Role,
@@ -119,7 +119,7 @@ def look(
     versions: int = 2,
     looks: tuple[int, ...] = (),
     open_loop: bool = False,
-) -> Look:
+) -> InterimAnalysis:
     """Report whether the ``blocks`` so far decide the primary metric of every version.
 
     Guards, leaks and memory never delay the answer; they are judged at the end, on the data that
@@ -137,15 +137,15 @@ def look(
         open_loop=open_loop,
     )
     if found is None:
-        return Look(False, failure=boundary.failures[0])
+        return InterimAnalysis(False, failure=boundary.failures[0])
     if len(found) < versions - 1:
-        return Look(False)
+        return InterimAnalysis(False)
     undecided = [m for m in found if m.call is Call.INCONCLUSIVE]
     if not undecided:
-        return Look(True, found)
+        return InterimAnalysis(True, found)
     needed = [m.pairs_needed for m in undecided]
     known = [n for n in needed if n is not None]
-    return Look(False, found, max(known) if len(known) == len(needed) else None)
+    return InterimAnalysis(False, found, max(known) if len(known) == len(needed) else None)
 
 
 def primaries(

@@ -282,7 +282,7 @@ class ComparisonVerdict:
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimAnalysis:
     """An interim analysis: whether to stop, and the rounds still needed if not.
 
     ``metrics`` holds the primary metrics; empty while fewer than two rounds are complete, or if the

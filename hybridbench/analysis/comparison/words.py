@@ -14,8 +14,8 @@ from hybridbench.analysis.comparison.records import (
     Change,
     Comparison,
     ComparisonVerdict,
+    InterimAnalysis,
     LeakComparison,
-    Look,
     MetricComparison,
     Outcome,
     Role,
@@ -60,7 +60,7 @@ def display_name(version: Version) -> str:
     return ". (working tree)" if version.name == "." else version.name
 
 
-def look_text(seen: Look) -> str:
+def look_text(seen: InterimAnalysis) -> str:
     """Summarise an interim analysis in one line."""
     if seen.failure is not None:
         return f"the analysis of {seen.failure.part} failed ({seen.failure.said})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.stopping import Look, StopReason, decide, settled
+from hybridbench.analysis.stopping import InterimVerdict, StopReason, decide, settled
 from hybridbench.records.finding import Finding, Rate, VerdictKind
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Covered, MetricResult, Verdict
@@ -31,16 +31,16 @@ def growth(expected_s: float | None = None) -> Finding:
     return typed_finding("growth", data, subject="rss_anon_swap_bytes")
 
 
-def leak(t_s: float, finding: Finding | None = None) -> Look:
-    return Look(t_s, verdict(VerdictKind.LEAK, finding or growth()))
+def leak(t_s: float, finding: Finding | None = None) -> InterimVerdict:
+    return InterimVerdict(t_s, verdict(VerdictKind.LEAK, finding or growth()))
 
 
-def clean(t_s: float) -> Look:
-    return Look(t_s, verdict(VerdictKind.CLEAN))
+def clean(t_s: float) -> InterimVerdict:
+    return InterimVerdict(t_s, verdict(VerdictKind.CLEAN))
 
 
-def undecided(t_s: float) -> Look:
-    return Look(t_s, verdict(VerdictKind.INCONCLUSIVE))
+def undecided(t_s: float) -> InterimVerdict:
+    return InterimVerdict(t_s, verdict(VerdictKind.INCONCLUSIVE))
 
 
 def word(reason: StopReason | None) -> str:
@@ -100,13 +100,13 @@ def test_clean_is_not_enough_while_the_traffic_has_not_been_covered() -> None:
     missing = {"aborts": Covered(required=10, seen=3, met=False)}
     late = replace(clean(2500).verdict, coverage=missing)
 
-    assert decide([clean(2000), Look(2500, late)], HOUR, 120.0) is None
+    assert decide([clean(2000), InterimVerdict(2500, late)], HOUR, 120.0) is None
 
 
 def test_a_look_that_judged_nothing_is_not_clean() -> None:
     empty = replace(clean(0).verdict, metrics=())
 
-    assert decide([Look(2000, empty), Look(2500, empty)], HOUR, 120.0) is None
+    assert decide([InterimVerdict(2000, empty), InterimVerdict(2500, empty)], HOUR, 120.0) is None
 
 
 def test_memory_that_runs_out_before_the_end_stops_at_once() -> None:
@@ -122,10 +122,10 @@ def test_nothing_stops_a_run_that_has_reached_its_end() -> None:
     assert decide([leak(3500), leak(3600)], HOUR, 120.0) is None
 
 
-def still_open(t_s: float) -> Look:
+def still_open(t_s: float) -> InterimVerdict:
     data: dict[str, JsonValue] = {"needed_s": 300.0}
     finding = a_finding("undecided", VerdictKind.INCONCLUSIVE, "rss_anon_swap_bytes", "", data=data)
-    return Look(t_s, verdict(VerdictKind.INCONCLUSIVE, finding))
+    return InterimVerdict(t_s, verdict(VerdictKind.INCONCLUSIVE, finding))
 
 
 def test_the_look_at_the_planned_end_decides_alone() -> None:
@@ -152,7 +152,7 @@ def test_a_trend_in_an_extension_needs_two_looks_as_well() -> None:
 
 def test_what_needs_no_statistics_ends_an_extension_at_once() -> None:
     lost = a_finding("residual", VerdictKind.LEAK, "mamba", "3 slots are lost")
-    broken = Look(
+    broken = InterimVerdict(
         330, verdict(VerdictKind.INVARIANT, a_finding("x", VerdictKind.INVARIANT, "", ""))
     )
 
@@ -160,9 +160,9 @@ def test_what_needs_no_statistics_ends_an_extension_at_once() -> None:
     assert word(settled([still_open(300), broken])) == "decided"
 
 
-def decay(t_s: float, subject: str = "hit_rate") -> Look:
+def decay(t_s: float, subject: str = "hit_rate") -> InterimVerdict:
     finding = a_finding("decay", VerdictKind.DEGRADED, subject, "the hit rate fell")
-    return Look(t_s, verdict(VerdictKind.DEGRADED, finding))
+    return InterimVerdict(t_s, verdict(VerdictKind.DEGRADED, finding))
 
 
 def test_a_decay_at_the_planned_end_must_stand_in_half_as_much_more_data() -> None:
@@ -181,4 +181,4 @@ def test_a_missed_threshold_is_degraded_at_once() -> None:
     missed = a_finding("below-threshold", VerdictKind.DEGRADED, "hit_rate", "below")
     both = (missed, *decay(300).verdict.findings)
 
-    assert word(settled([Look(300, verdict(VerdictKind.DEGRADED, *both))])) == "decided"
+    assert word(settled([InterimVerdict(300, verdict(VerdictKind.DEGRADED, *both))])) == "decided"

@@ -18,7 +18,7 @@ from hybridbench.analysis.comparison.records import (
     Comparison,
     ComparisonTerms,
     ComparisonVerdict,
-    Look,
+    InterimAnalysis,
     Outcome,
 )
 from hybridbench.analysis.comparison.words import look_text, phrased_comparison, undecided_text
@@ -228,7 +228,7 @@ def test_an_interim_analysis_is_one_line() -> None:
     assert look_text(decided).endswith("SLOWER")
     assert look_text(open_).endswith(f"; about {open_.rounds_needed} more rounds")
     assert look_text(replace(open_, rounds_needed=1)).endswith("; about 1 more round")
-    assert look_text(Look(False)) == "no two rounds are complete"
+    assert look_text(InterimAnalysis(False)) == "no two rounds are complete"
 
 
 def test_one_more_pair_is_in_the_singular() -> None:
