@@ -9,9 +9,9 @@ import typer
 from hybridbench.cli.compare_options import CompareOptions
 from hybridbench.cli.compare_versions import compared
 from hybridbench.cli.options import (
-    FORMAT_NAMES,
     Ballast,
     CompareUi,
+    Format,
     Gc,
     Model,
     Output,
@@ -106,15 +106,6 @@ SameEngine = Annotated[
         rich_help_panel=Panel.VERDICT,
         help="Compare even if all versions run the same engine files. Without it, compare reports "
         "that and exits with code 0. Implied if all versions are spelled the same (compare . .).",
-    ),
-]
-Format = Annotated[
-    ReportFormat,
-    typer.Option(
-        "--format",
-        rich_help_panel=Panel.OUTPUT,
-        metavar="FORMAT",
-        help=f"Format of the report: {FORMAT_NAMES}.",
     ),
 ]
 Ui = Annotated[

@@ -182,7 +182,7 @@ def judge(
     if only and not (threshold or metric):
         raise UsageError(
             "needs --threshold or --metric: which columns?",
-            code=ErrorCode.NEEDS_OPTION,
+            code=ErrorCode.OPTION_CONFLICT,
             option="--only",
         )
     detail = Detail.BRIEF if quiet else Detail.USUAL
@@ -192,7 +192,7 @@ def judge(
         raise UsageError("- may appear only once: standard input.", code=ErrorCode.BAD_VALUE)
     if (prometheus is None) != (query is None) or not (files or prometheus):
         raise UsageError(
-            "give files, or --prometheus URL with --query PROMQL.", code=ErrorCode.NEEDS_OPTION
+            "give files, or --prometheus URL with --query PROMQL.", code=ErrorCode.OPTION_CONFLICT
         )
     judged = [judge_file(file, ask) for file in files]
     if prometheus is not None and query is not None:

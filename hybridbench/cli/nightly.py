@@ -152,7 +152,6 @@ def cell(
     if (cell_id is None) == (index is None):
         raise UsageError(
             "name the cell with either --id or --index; see `hybridbench nightly plan`.",
-            code=ErrorCode.OPTION_CONFLICT,
             also=("--id", "--index"),
         )
     if index is not None and not 0 <= index < len(nightly.cells):
@@ -216,7 +215,6 @@ def merge(
     if record is None and (budget or defect):
         raise UsageError(
             "and --defect belong to --plan, which is missing.",
-            code=ErrorCode.NEEDS_OPTION,
             option="--budget",
             also=("--defect", "--plan"),
         )

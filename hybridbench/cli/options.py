@@ -71,6 +71,15 @@ class ReportFormat(StrEnum):
 
 FORMAT_NAMES: Final = ", ".join(ReportFormat)
 
+Format = Annotated[
+    ReportFormat,
+    typer.Option(
+        "--format",
+        rich_help_panel=Panel.OUTPUT,
+        metavar="FORMAT",
+        help=f"Format of the report: {FORMAT_NAMES}.",
+    ),
+]
 Output = Annotated[
     list[str] | None,
     typer.Option(

@@ -73,7 +73,7 @@ def prune(
     if keep is None and keep_days is None and not keep_failed:
         raise UsageError(
             "prune needs a rule: --keep N, --keep-days D or --keep-failed.",
-            code=ErrorCode.NEEDS_OPTION,
+            code=ErrorCode.OPTION_CONFLICT,
         )
     if not store.is_dir():
         raise RunDirectoryError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import parse_seconds
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.errors import ExitCode, UsageError
 from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
             raise UsageError(
                 "cannot be combined with --resume: the manifest decides how the run "
                 "continues; leave it out.",
-                code=ErrorCode.OPTION_CONFLICT,
                 option=option,
                 also=("--resume",),
             )
@@ -108,7 +107,6 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
             raise UsageError(
                 f"{_text(value)}: cannot be changed on --resume (this run: "
                 f"{_stored_text(name, stored)}); leave the option out, or start a new run.",
-                code=ErrorCode.OPTION_CONFLICT,
                 option=option,
                 also=("--resume",),
             )

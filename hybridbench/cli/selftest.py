@@ -13,7 +13,7 @@ import typer
 
 from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
-from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.errors import ExitCode, UsageError
 from hybridbench.foundation.safe_output import echo, output_after_verdict
 from hybridbench.rundir.layout import STORE
 
@@ -129,7 +129,6 @@ def selftest(
     if (half or sample or seed) and not mutants:
         raise UsageError(
             "needs --mutants, and so do --sample and --seed.",
-            code=ErrorCode.NEEDS_OPTION,
             option="--half",
             also=("--sample", "--seed", "--mutants"),
         )
@@ -137,7 +136,6 @@ def selftest(
         if full or only:
             raise UsageError(
                 "cannot be combined with --full or --only.",
-                code=ErrorCode.OPTION_CONFLICT,
                 option="--mutants",
                 also=("--full", "--only"),
             )
@@ -197,7 +195,6 @@ def _place(store: Path | None, *, resume: bool) -> AbstractContextManager[Path]:
         if resume:
             raise UsageError(
                 "needs --store with the directory to resume in.",
-                code=ErrorCode.NEEDS_OPTION,
                 option="--resume",
                 also=("--store",),
             )

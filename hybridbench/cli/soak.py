@@ -561,7 +561,6 @@ def _refuse(context: typer.Context, names: Collection[str], why: str, other: str
             )
         raise UsageError(
             f"{why}.",
-            code=ErrorCode.OPTION_CONFLICT,
             option=option_name(parameter),
             also=(other,),
         )
@@ -581,7 +580,6 @@ def _check_preview(format_: ReportFormat) -> None:
     if format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
         raise UsageError(
             f"{format_} with --dry-run: choose console or json.",
-            code=ErrorCode.OPTION_CONFLICT,
             option="--format",
             also=("--dry-run",),
         )
@@ -604,7 +602,6 @@ def _trace(
             raise UsageError(
                 "and --speedup belong to --trace FILE, which is missing, and so does "
                 "--trace-time-unit.",
-                code=ErrorCode.NEEDS_OPTION,
                 option="--length-scale",
                 also=("--speedup", "--trace-time-unit", "--trace"),
             )
@@ -655,7 +652,6 @@ def _memray(given: str | None, diagnose: DiagnoseMode) -> float:
     if diagnose is DiagnoseMode.NEVER:
         raise UsageError(
             "cannot be combined with --diagnose never.",
-            code=ErrorCode.OPTION_CONFLICT,
             option="--memray",
             also=("--diagnose",),
         )

@@ -96,7 +96,6 @@ class Requests:
         if self.vocab is not None and api.value not in OF_IDS:
             raise UsageError(
                 "belongs to --api ids and generate; other interfaces get text.",
-                code=ErrorCode.OPTION_CONFLICT,
                 option="--vocab",
                 also=("--api",),
             )
@@ -108,7 +107,6 @@ class Requests:
             if len(profiles) > 1:
                 raise UsageError(
                     "replaces the traffic of a profile; give only one.",
-                    code=ErrorCode.OPTION_CONFLICT,
                     option="--trace",
                     also=("--profile",),
                 )
@@ -208,7 +206,6 @@ def server_plan(
     if len(traffic.profiles) > 1 and not plan.idle_every_s:
         raise UsageError(
             "0 leaves no idle points, at which the next profile begins; give one --profile.",
-            code=ErrorCode.OPTION_CONFLICT,
             option="--idle-every",
             also=("--profile",),
         )

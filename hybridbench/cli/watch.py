@@ -27,7 +27,7 @@ from hybridbench.cli.observed import (
     run_observed,
 )
 from hybridbench.cli.options import (
-    FORMAT_NAMES,
+    Format,
     Output,
     Panel,
     Quiet,
@@ -45,7 +45,7 @@ from hybridbench.cli.run_options import (
     Threshold,
     Ui,
 )
-from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.rundir.layout import STORE
 
 EXIT_CODES: Final = (
@@ -85,15 +85,7 @@ def watch(
     stop: Stop = StopMode.AUTO,
     extend: Extend = None,
     threshold: Threshold = None,
-    format_: Annotated[
-        ReportFormat,
-        typer.Option(
-            "--format",
-            rich_help_panel=Panel.OUTPUT,
-            metavar="FORMAT",
-            help=f"Format of the final report: {FORMAT_NAMES}.",
-        ),
-    ] = ReportFormat.CONSOLE,
+    format_: Format = ReportFormat.CONSOLE,
     output: Output = None,
     listen: Listen = None,
     store: Store = STORE,
@@ -133,7 +125,6 @@ def _load(given: str | None, metrics: str | None, ready: str | None) -> tuple[st
     if metrics is None and ready is None:
         raise UsageError(
             "needs --metrics or --ready, to determine when the target is ready.",
-            code=ErrorCode.NEEDS_OPTION,
             option="--load",
             also=("--metrics", "--ready"),
         )

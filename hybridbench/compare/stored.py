@@ -123,7 +123,7 @@ def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakP
             f"{stored.name} was planned for {format_duration(like.duration_s)}, and a "
             f"live version must run as long: pass --max-time "
             f"{format_duration(like.duration_s)} or compare stored runs only.",
-            code=ErrorCode.NEEDS_OPTION,
+            code=ErrorCode.OPTION_CONFLICT,
         )
     return like
 

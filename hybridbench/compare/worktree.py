@@ -64,7 +64,6 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
             raise UsageError(
                 f"git:{ref}: {commit[:10]} is older than the engine worker; compare with a later "
                 "revision.",
-                code=ErrorCode.OTHER_VERSION,
             )
         subject = git(place, "log", "-1", "--format=%s", commit) or ""
         parents = (git(place, "log", "-1", "--format=%P", commit) or "").split()

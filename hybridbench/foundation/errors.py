@@ -41,8 +41,7 @@ class ErrorCode(StrEnum):
     MISSING_ARGUMENT = "missing-argument"
     EXTRA_ARGUMENT = "extra-argument"
     BAD_VALUE = "bad-value"
-    OPTION_CONFLICT = "option-conflict"
-    NEEDS_OPTION = "needs-option"
+    OPTION_CONFLICT = "option-conflict"  # options that exclude or need each other
     CONFIG = "config"
     RUN_DIRECTORY = "run-directory"
     WORKER_FAILED = "worker-failed"
@@ -52,12 +51,7 @@ class ErrorCode(StrEnum):
     NOT_WRITABLE = "not-writable"
     NOT_EMPTY = "not-empty"
     DAMAGED = "damaged"
-    OTHER_VERSION = "other-version"
     MISMATCH = "mismatch"  # results or versions that do not belong together
-    NOTHING_TO_RESUME = "nothing-to-resume"
-    # Workers.
-    WORKER_NOT_STARTED = "worker-not-started"
-    OTHER_WIRE = "other-wire"
 
 
 class HybridbenchError(Exception):
@@ -107,12 +101,14 @@ class UsageError(HybridbenchError):
         """
         Args:
             sentence: what is wrong; for an ``option``, the part after its name.
-            code: kind of the error; default for an ``option``: BAD_VALUE.
+            code: kind of the error; default: OPTION_CONFLICT with ``also``, else BAD_VALUE for an
+                ``option``.
             option: the invalid option, with its dashes.
             also: further options that are invalid, or conflict with it.
         """
         space = " " if option and not sentence.startswith(":") else ""
-        code = code or (ErrorCode.BAD_VALUE if option else None)
+        if code is None and (option or also):
+            code = ErrorCode.OPTION_CONFLICT if also else ErrorCode.BAD_VALUE
         super().__init__(f"{option}{space}{sentence}", code=code)
         self.options = (option, *also) if option else also
 

@@ -61,6 +61,5 @@ def read_document(
         raise RunDirectoryError(
             f"{path} has schema {stored.get('schema')!r}, and this hybridbench reads {schema!r} "
             f"only: {remedy}",
-            code=ErrorCode.OTHER_VERSION,
         )
     return stored

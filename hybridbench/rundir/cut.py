@@ -8,7 +8,7 @@ from pathlib import Path
 from hybridbench.analysis.facts.limits import served_s
 from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.events import Interrupted, Phase, WorkloadFailed
 from hybridbench.records.manifest import OBSERVED, Manifest
 from hybridbench.rundir.layout import SAMPLES
@@ -45,18 +45,15 @@ def read_cut_run(run_dir: Path) -> CutRun:
         raise RunDirectoryError(
             f"{run_dir} only observed a target that others ran, so it cannot be resumed: start it "
             "anew instead",
-            code=ErrorCode.NOTHING_TO_RESUME,
         )
     if not record.manifest.engine_hash:
         raise RunDirectoryError(
             f"{run_dir} was cut off before its engine was built: start it anew instead",
-            code=ErrorCode.NOTHING_TO_RESUME,
         )
     if is_finished(record):
         raise RunDirectoryError(
             f"{run_dir} ended as planned and has nothing left to resume: "
             "see it with 'hybridbench report', or start a new run",
-            code=ErrorCode.NOTHING_TO_RESUME,
         )
     last = last_sample(run_dir / SAMPLES)
     return CutRun(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hybridbench.foundation.clock import Clock
-from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyCounts, add_latencies
 from hybridbench.foundation.metrics import CLIENT_CONNECTIONS
 from hybridbench.records.json_value import JsonValue, plain_mapping
@@ -273,9 +273,7 @@ class HttpLoad:
                 )
         except OSError as error:
             ours.close()
-            raise WorkerFailedError(
-                f"cannot start the load client: {error}.", code=ErrorCode.WORKER_NOT_STARTED
-            ) from error
+            raise WorkerFailedError(f"cannot start the load client: {error}.") from error
         self._socket = ours
         self._tell(self._start)
         ours.setblocking(False)

@@ -341,7 +341,7 @@ def _time_column(grid: Grid, source: Source) -> tuple[TextColumn | None, str]:
         f"{several if len(grid.names) > 1 else 'the numbers have no times; give'} the time between "
         "two samples with --interval 10s.",
         grid.rows[0][0].number,
-        ErrorCode.NEEDS_OPTION,
+        ErrorCode.OPTION_CONFLICT,
     )
 
 
@@ -388,7 +388,7 @@ def _no_unit(name: str, source: Source) -> ConfigError:
     return source.wrong(
         f"column {name}: the unit of its numbers is unknown; write --time-column '{name}:s' "
         "(or ms, min, h, d).",
-        code=ErrorCode.NEEDS_OPTION,
+        code=ErrorCode.OPTION_CONFLICT,
     )
 
 

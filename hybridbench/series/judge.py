@@ -369,7 +369,7 @@ class _JudgedFile:
                 f"{self.file.source}: no column looks like a level that could leak "
                 f"(columns: {columns_few(self._names)}); "
                 f"{'; '.join(['choose with --metric NAME', *more])}.",
-                code=ErrorCode.NEEDS_OPTION,
+                code=ErrorCode.OPTION_CONFLICT,
             )
         return [
             replace(c, meaning=replace(c.meaning, higher_is_worse=False, may_count=False))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.records.processes import ProcessSample
@@ -118,9 +118,7 @@ class BundledTarget:
                 )
         except OSError as error:
             parent_end.close()
-            raise WorkerFailedError(
-                f"cannot start the engine worker: {error}.", code=ErrorCode.WORKER_NOT_STARTED
-            ) from error
+            raise WorkerFailedError(f"cannot start the engine worker: {error}.") from error
         self._wire = ParentWire(parent_end)
         self._could_run = RunnableTime(self._process.pid)
 

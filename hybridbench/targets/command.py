@@ -162,4 +162,4 @@ def _start(
 
 def _not_started(command: Sequence[str], reason: str) -> ConfigError:
     program = redacted_text(command[0])
-    return ConfigError(f"cannot start {program}: {reason}.", code=ErrorCode.WORKER_NOT_STARTED)
+    return ConfigError(f"cannot start {program}: {reason}.")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.prepared_server import free_port
 from hybridbench.targets.readiness import NotReadyError, OtherServerError, completion
@@ -62,7 +62,6 @@ def _completes(url: str) -> bool:
 def _failure(command: Sequence[str], what: str, log: Path) -> WorkerFailedError:
     return WorkerFailedError(
         f"{command[0]} {what} and served no completion; {_reason(log)}",
-        code=ErrorCode.WORKER_NOT_STARTED,
     )
 
 

@@ -268,9 +268,7 @@ class _Steps:
         )  # fmt: skip
         if done.returncode:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
-            raise WorkerFailedError(
-                f"{' '.join(command)} failed: {lines[-1]}", code=ErrorCode.WORKER_NOT_STARTED
-            )
+            raise WorkerFailedError(f"{' '.join(command)} failed: {lines[-1]}")
 
     def _spent_s(self) -> float:
         return self.state.seconds + time.monotonic() - self.begun_s

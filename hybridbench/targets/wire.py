@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hybridbench.foundation.errors import ConfigError, ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import ConfigError, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 
 PROTOCOL_VERSION = 1
@@ -60,9 +60,7 @@ class FrameReader(Generic[Received]):
         while len(pending) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(pending, start)
             if length > _FRAME_BYTES_MAX:
-                raise WorkerFailedError(
-                    f"the {self._peer} sent a frame of {length} bytes.", code=ErrorCode.OTHER_WIRE
-                )
+                raise WorkerFailedError(f"the {self._peer} sent a frame of {length} bytes.")
             end = start + _LENGTH.size + length
             if len(pending) < end:
                 break
@@ -78,13 +76,11 @@ class FrameReader(Generic[Received]):
         if magic != _MAGIC:
             raise WorkerFailedError(
                 f"the {self._peer} does not speak hybridbench's wire protocol.",
-                code=ErrorCode.OTHER_WIRE,
             )
         if version != PROTOCOL_VERSION:
             raise WorkerFailedError(
                 f"the {self._peer} speaks wire version {version} and this side version "
                 f"{PROTOCOL_VERSION}: use both from one hybridbench release.",
-                code=ErrorCode.OTHER_WIRE,
             )
         del self._pending[: _PREAMBLE.size]
         self._greeted = True
@@ -97,7 +93,6 @@ class FrameReader(Generic[Received]):
             raise WorkerFailedError(
                 f"the {self._peer} sent a message that wire version {PROTOCOL_VERSION} "
                 f"does not know: {error}.",
-                code=ErrorCode.OTHER_WIRE,
             ) from error
 
 

@@ -310,7 +310,7 @@ class TraceFile:
             f"{self.path}: the unit of its times is unknown: in ms these are "
             f"{rate * TIME_UNITS['ms']:.3g} requests a second, in s {rate:.3g}; pass "
             "--trace-time-unit s or ms, and write times of any other unit in ms.",
-            code=ErrorCode.NEEDS_OPTION,
+            code=ErrorCode.OPTION_CONFLICT,
         )
 
     def _blocks(self, lines: TextIO, block_tokens: int) -> Iterator[TraceRow]:
@@ -400,7 +400,7 @@ class TraceFile:
             raise ConfigError(
                 f"{place}: {name} is {_excerpt(value)}, thousands of years in {self.time_unit}; "
                 f"{advice}.",
-                code=ErrorCode.NEEDS_OPTION,
+                code=ErrorCode.OPTION_CONFLICT,
             )
         return time
 
