@@ -25,7 +25,7 @@ def of_process(role: str, host: str, rank: str) -> dict[str, str]:
 
 def labelled(metric: str, labels: Mapping[str, str]) -> str:
     """The canonical name of the series of ``metric`` with ``labels``; empty values are omitted."""
-    pairs = [f'{key}="{_escaped(labels[key])}"' for key in sorted(labels) if labels[key]]
+    pairs = [f'{key}="{escaped(labels[key])}"' for key in sorted(labels) if labels[key]]
     return f"{metric}{{{','.join(pairs)}}}" if pairs else metric
 
 
@@ -66,5 +66,6 @@ def whose(series: str) -> str:
     return ", ".join([role, *others] if role else others)
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """The value of a label as it stands between quotes."""
     return "".join(_ESCAPES.get(char, char) for char in value)

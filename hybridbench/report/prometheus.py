@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hybridbench.foundation.labels import labels_of, unlabelled
+from hybridbench.foundation.labels import escaped, labels_of, unlabelled
 from hybridbench.foundation.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.manifest import Manifest
 
@@ -55,7 +55,7 @@ class Family:
         yield f"# HELP {self.name} {self.meaning}"
         yield f"# TYPE {self.name} {self.kind}"
         for labels, value in self.values:
-            pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            pairs = ",".join(f'{key}="{escaped(text)}"' for key, text in labels.items())
             yield f"{self.name}{{{pairs}}} {value:.17g}" if pairs else f"{self.name} {value:.17g}"
 
 
@@ -117,7 +117,3 @@ def _labels(spec: MetricSpec, name: str) -> Mapping[str, str]:
     assert match is not None, "a metric has the form of its family"
     keys = _LABELS.get(spec.name.partition(".")[0], ())
     return {**dict(zip(keys, match.groups(), strict=True)), **labels_of(name)}
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

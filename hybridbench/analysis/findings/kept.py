@@ -20,7 +20,15 @@ from hybridbench.analysis.drivers.growing import Doubt, Growing, GrowthKind, Sor
 from hybridbench.analysis.drivers.search import TIME, explained
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth
-from hybridbench.analysis.findings.held import HELD, Beside, CacheFills, HandlesKept, Held, noun
+from hybridbench.analysis.findings.held import (
+    HELD,
+    Beside,
+    CacheFills,
+    EntriesKept,
+    HandlesKept,
+    Held,
+    noun,
+)
 from hybridbench.analysis.trend.allowance import Allowance
 from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY, declared
@@ -238,43 +246,36 @@ def _event(one: Growing) -> str:
 
 
 def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Finding:
-    kept, kind = one.kept, HELD[one.sort]
+    kept = one.kept
     # A count without a name may be of any declared cache.
     is_cache = one.sort in _UNNAMED or allowed.covers(one.name)
     budget = allowed.budget if is_cache else None
     unit = declared(one.name).label if one.sort is Sort.HANDLES else one.unit
-    values = {
-        "role": one.heap.role,
-        "name": one.name,
-        "last": one.last,
-        "at_idle": one.at_idle,
-        "collected": one.collected,
-        "rounds": kept.rounds,
-        "alike": kept.alike,
-        "counted": kept.driver.exact,
-        "doubt": one.doubt.value,
-        "censuses": one.censuses,
-        "early": kept.early * _scale(one),
-        "late": kept.late * _scale(one),
-        "odds": None if kept.rounds else kept.odds,
-        "beside": beside,
-        "budget": budget,
-    }
-    if one.doubt is Doubt.LIMIT:
-        values["limit"] = one.limit
-    if one.doubt is Doubt.CACHE:
-        values["kv_cache"] = allowed.kv_caches.get(one.heap.subject(""))
-    if one.sort is Sort.ENTRIES:
-        values["holds"] = one.heap.holds.get(one.name, "")
-        values["several"] = not one.one
-    found = Finding(
-        msgspec.convert(values, kind),
-        VerdictKind.LEAK
-        if one.kind is GrowthKind.KEPT and budget is None
-        else VerdictKind.INCONCLUSIVE,
-        _subject(one),
-        since_s=one.since_s,
+    basis = HELD[one.sort](
+        role=one.heap.role,
+        name=one.name,
+        last=one.last,
+        at_idle=one.at_idle,
+        collected=one.collected,
+        rounds=kept.rounds,
+        alike=kept.alike,
+        counted=kept.driver.exact,
+        doubt=one.doubt.value,
+        censuses=one.censuses,
+        early=kept.early * _scale(one),
+        late=kept.late * _scale(one),
+        odds=None if kept.rounds else kept.odds,
+        beside=beside,
+        budget=budget,
+        limit=one.limit if one.doubt is Doubt.LIMIT else None,
+        kv_cache=allowed.kv_caches.get(one.heap.subject("")) if one.doubt is Doubt.CACHE else None,
     )
+    if isinstance(basis, EntriesKept):
+        holds = one.heap.holds.get(one.name, "")
+        basis = msgspec.structs.replace(basis, holds=holds, several=not one.one)
+    leaks = one.kind is GrowthKind.KEPT and budget is None
+    verdict = VerdictKind.LEAK if leaks else VerdictKind.INCONCLUSIVE
+    found = Finding(basis, verdict, _subject(one), since_s=one.since_s)
     if kept.timed:
         driver = kept.driver
         value, low, high = (3600.0 * x for x in (driver.per_event, driver.lower, driver.upper))
@@ -316,10 +317,5 @@ def _fills(one: Growing, caches: int) -> Finding:
     )
     # The rate of the second half is shown as an estimate; it decides nothing.
     rate = Rate(basis.late, -math.inf, math.inf, one.unit, _event(one))
-    return Finding(
-        basis,
-        VerdictKind.INCONCLUSIVE,
-        _subject(one),
-        rates=(rate,),
-        since_s=one.since_s,
-    )
+    subject = _subject(one)
+    return Finding(basis, VerdictKind.INCONCLUSIVE, subject, rates=(rate,), since_s=one.since_s)
