@@ -1,9 +1,9 @@
-"""Count the files that mention each kind of finding, and the reads of its data by string keys.
+"""Count the files that mention each kind of finding.
 
     python -m tools.finding_files
 
 A finding that is defined in one file is cheap to add and to change; each further file that names
-its code must be kept in step.  Type checkers cannot check a value that is read by a string key.
+its code must be kept in step.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import ast
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 PACKAGE: Final = Path(__file__).parents[1] / "hybridbench"
-READING: Final = "analysis/reading.py"
 # A defect declares its expected finding; that is data, not a place to keep in sync.
 EXPECTATIONS: Final = "defects/"
-_DATA: Final = "data"
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,6 @@ class Module:
 
     name: str
     tree: ast.Module
-
-
-@dataclass(frozen=True)
-class Read:
-    """A read of a mapping's value by a string key; ``how`` names the function or form."""
-
-    file: str
-    line: int
-    how: str
 
 
 def modules(package: Path) -> list[Module]:
@@ -75,21 +64,6 @@ def files_of_kinds(files: Sequence[Module]) -> dict[str, list[str]]:
     return found
 
 
-def keyed_reads(files: Iterable[Module]) -> list[Read]:
-    """Return every read by a string key.
-
-    These are calls of the functions in ``analysis/reading.py``, and items of anything called
-    ``data``.
-    """
-    files = list(files)
-    readers = _readers(files)
-    found: list[Read] = []
-    for file in files:
-        if file.name != READING:
-            found += _reads(file, _imported(file.tree, readers))
-    return found
-
-
 def _declared(node: ast.ClassDef) -> Iterator[str]:
     for part in node.body:
         match part:
@@ -124,64 +98,6 @@ def _docstrings(tree: ast.Module) -> set[str]:
     }
 
 
-def _readers(files: Iterable[Module]) -> set[str]:
-    """The public functions of ``analysis/reading.py``; empty if there is no such file."""
-    return {
-        node.name
-        for file in files
-        if file.name == READING
-        for node in file.tree.body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    }
-
-
-def _imported(tree: ast.Module, readers: set[str]) -> Mapping[str, str]:
-    """Map the names by which a file can call ``readers`` to the functions."""
-    room, _, module = READING.removesuffix(".py").rpartition("/")
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        for alias in node.names:
-            name = alias.asname or alias.name
-            if f".{node.module}".endswith(f".{room}.{module}") and alias.name in readers:
-                found[name] = alias.name
-            elif f".{node.module}".endswith(f".{room}") and alias.name == module:
-                found |= {f"{name}.{reader}": reader for reader in readers}
-    return found
-
-
-def _reads(file: Module, readers: Mapping[str, str]) -> Iterator[Read]:
-    for node in ast.walk(file.tree):
-        if isinstance(node, ast.Call):
-            how = _call_that_reads(node, readers)
-            if how:
-                yield Read(file.name, node.lineno, how)
-        elif (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Load)
-            and _is_data(node.value)
-        ):
-            yield Read(file.name, node.lineno, "data[...]")
-
-
-def _call_that_reads(call: ast.Call, readers: Mapping[str, str]) -> str:
-    """Return how ``call`` reads, ``number(...)`` or ``data.get(...)``; empty for other calls."""
-    function = call.func
-    called = ast.unparse(function)
-    if called in readers:
-        return f"{readers[called]}(...)"
-    if isinstance(function, ast.Attribute) and function.attr == "get" and _is_data(function.value):
-        return "data.get(...)"
-    return ""
-
-
-def _is_data(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == _DATA) or (
-        isinstance(node, ast.Name) and node.id == _DATA
-    )
-
-
 def lines(files: Sequence[Module]) -> Iterator[str]:
     """The report."""
     spread = files_of_kinds(files)
@@ -192,15 +108,6 @@ def lines(files: Sequence[Module]) -> Iterator[str]:
     )
     for kind, names in sorted(spread.items(), key=lambda item: (-len(item[1]), item[0])):
         yield f"  {len(names):2d}  {kind}: {', '.join(names)}"
-    reads = keyed_reads(files)
-    yield f"reads by a string: {len(reads)}"
-    for title, names in (
-        ("form", [read.how for read in reads]),
-        ("file", [read.file for read in reads]),
-    ):
-        yield f"  by {title}"
-        for name in sorted(set(names), key=lambda name: (-names.count(name), name)):
-            yield f"    {names.count(name):3d}  {name}"
 
 
 def main() -> None:
