@@ -14,8 +14,9 @@ from hybridbench.cli.options import Store
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import OutputOptions, render_ended
 from hybridbench.cli.run_options import SoakUi, Ui
-from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.safe_output import echo
+from hybridbench.records.documents import writing
 from hybridbench.rundir.layout import STORE
 
 if TYPE_CHECKING:
@@ -88,11 +89,6 @@ def _copy(recording: Path, directory: Path) -> None:
     Raises:
         RunDirectoryError: ``directory`` cannot be written.
     """
-    try:
+    with writing(f"write {directory}", "choose another --store"):
         for file in recording.iterdir():
             shutil.copyfile(file, directory / file.name)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot write {directory}: {error.strerror}; choose another --store",
-            code=ErrorCode.NOT_WRITABLE,
-        ) from error

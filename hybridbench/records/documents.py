@@ -1,4 +1,7 @@
-"""Read our own files, so that all readers refuse damaged files and unknown versions alike."""
+"""Read our own files, so that all readers refuse damaged files and unknown versions alike.
+
+Errors of writing are translated here, too.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,22 @@ def reading(path: Path) -> Iterator[None]:
         raise RunDirectoryError(
             f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
         ) from error
+
+
+@contextmanager
+def writing(what: str, advice: str = "") -> Iterator[None]:
+    """Translate a refusal by the system to do ``what`` inside the block, such as ``write PATH``.
+
+    Raises:
+        RunDirectoryError: the system refused; ends with ``advice``, if any.
+    """
+    try:
+        yield
+    except OSError as error:
+        # A file in place of a directory.
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        said = f"cannot {what}: {why}{'; ' if advice else ''}{advice}"
+        raise RunDirectoryError(said, code=ErrorCode.NOT_WRITABLE) from error
 
 
 def read_document(

@@ -9,7 +9,7 @@ from pathlib import Path
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.record import RunRecord
-from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.records.documents import writing
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import Failure, Verdict
 from hybridbench.report.build import build_so_far
@@ -101,10 +101,8 @@ def write_pages(directory: Path, pages: Pages) -> None:
 
 
 def _remove(path: Path) -> None:
-    try:
+    with writing(f"remove {path}"):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:

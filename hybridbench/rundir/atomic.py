@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.records.documents import writing
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -18,19 +18,18 @@ def write_atomically(path: Path, text: str) -> None:
     """
     # A unique name per writer: two reports of the same run may be rendered at once.
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
-    try:
-        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise RunDirectoryError(
-            f"cannot write {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-        ) from error
+    with writing(f"write {path}"):
+        try:
+            with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.records.documents import writing
 from hybridbench.records.json_value import JsonValue
 
 DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
@@ -106,7 +107,7 @@ def make_run_dir(store: Path, run_id: str) -> Path:
     Raises:
         RunDirectoryError: the store cannot be written.
     """
-    try:
+    with writing(f"make a run directory in {store}", "choose another --store"):
         store.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _COLLISIONS_MAX):
             path = store / (run_id if attempt == 1 else f"{run_id}-{attempt}")
@@ -115,11 +116,6 @@ def make_run_dir(store: Path, run_id: str) -> Path:
             except FileExistsError:
                 continue
             return path
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot make a run directory in {store}: {_reason(error)}; choose another --store",
-            code=ErrorCode.NOT_WRITABLE,
-        ) from error
     raise RunDirectoryError(
         f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}", code=ErrorCode.NOT_EMPTY
     )
@@ -146,18 +142,8 @@ def make_directory(path: Path) -> None:
     Raises:
         RunDirectoryError: it cannot be made, or is a file.
     """
-    try:
+    with writing(f"make the directory {path}", "name another place"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot make the directory {path}: {_reason(error)}; name another place",
-            code=ErrorCode.NOT_WRITABLE,
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    """Why a directory cannot be made; a file in its place is reported as one that exists."""
-    return "it is a file" if isinstance(error, FileExistsError) else str(error.strerror)
 
 
 def published_schema(name: str) -> dict[str, JsonValue]:

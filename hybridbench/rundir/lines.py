@@ -12,7 +12,6 @@ from typing import Annotated, BinaryIO, Final, Generic, TypeVar
 import msgspec
 
 from hybridbench.foundation.clock import Clock
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.foundation.foreign import (
     RECORDS_BYTES_MAX,
     TIME_S_MAX,
@@ -22,7 +21,7 @@ from hybridbench.foundation.foreign import (
     read_bytes,
 )
 from hybridbench.foundation.latency import BUCKETS
-from hybridbench.records.documents import reading
+from hybridbench.records.documents import reading, writing
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.processes import ProcessSample
 
@@ -83,12 +82,8 @@ class LineFile:
         self._path = path
         self._clock = clock
         self._sync_every_s = sync_every_s
-        try:
+        with writing(f"open {path}"):
             self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
         self._synced_s = clock.monotonic_s()
         self._torn = False
 
@@ -103,26 +98,16 @@ class LineFile:
         if self._torn:
             # The disk was full in the middle of a line: end it, so that only that line is lost.
             data = b"\n" + data
-        try:
+        with writing(f"write {self._path}"):
             self._write_all(data)
             self._sync_when_due()
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot write {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
 
     def close(self) -> None:
         """Flush to disk and close the file; a second call does nothing."""
         if self._file.closed:
             return
-        try:
+        with self._file, writing(f"flush {self._path}"):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot flush {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
-        finally:
-            self._file.close()
 
     def _write_all(self, data: bytes) -> None:
         self._torn = True
@@ -156,15 +141,11 @@ def repair_tail(path: Path) -> int:
     Raises:
         RunDirectoryError: the file cannot be changed.
     """
-    try:
+    with writing(f"repair {path}"):
+        if not path.exists():
+            return 0
         with path.open("r+b") as file:
             return _repair(file)
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot repair {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-        ) from error
 
 
 def _repair(file: BinaryIO) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.records.documents import writing
 from hybridbench.rundir.layout import LOCK
 
 # Index in /proc/PID/stat of starttime, field 22 in proc(5), counted after the process name.
@@ -71,12 +72,8 @@ def _begun(pid: int) -> str:
 
 def _locked_handle(path: Path) -> int:
     while True:
-        try:
+        with writing(f"open {path}"):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

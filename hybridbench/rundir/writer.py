@@ -14,6 +14,7 @@ from hybridbench.foundation.clock import Clock
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.foundation.metrics import declared
+from hybridbench.records.documents import writing
 from hybridbench.records.events import Event, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, json_text, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json
@@ -149,13 +150,9 @@ def _stored(metrics: Mapping[str, float]) -> dict[str, JsonValue]:
 
 
 def _require_empty(run_dir: Path) -> None:
-    try:
+    with writing(f"use {run_dir}"):
         run_dir.mkdir(parents=True, exist_ok=True)
         occupied = any(run_dir.iterdir())
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot use {run_dir}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-        ) from error
     if occupied:
         raise RunDirectoryError(
             f"{run_dir} is not empty; a run never writes over another one", code=ErrorCode.NOT_EMPTY

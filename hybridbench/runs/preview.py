@@ -22,9 +22,10 @@ import msgspec
 from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
 from hybridbench.analysis.trend.terms import LEAK_AFTER_STEADY_S
 from hybridbench.foundation.clock import SystemClock
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.foundation.metrics import METRICS, Check
 from hybridbench.foundation.units import format_byte_rate, format_bytes, format_duration
+from hybridbench.records.documents import writing
 from hybridbench.records.messages import HeapScanReply, Ready, ScanHeap, Shutdown
 from hybridbench.rundir.layout import WORKER_STDERR, new_run_id
 from hybridbench.rundir.lock import locked_run
@@ -157,15 +158,10 @@ def _run_dir_for_now(store: Path, run_id: str) -> Iterator[Path]:
     """Yield a run directory like the one in ``store``, below a temporary folder."""
     place = _existing(store)
     with ExitStack() as stack:
-        try:
+        with writing(f"make a run directory in {store}", "choose another --store"):
             folder = tempfile.TemporaryDirectory(prefix=".hybridbench-", dir=place)
             run_dir = Path(stack.enter_context(folder), store.absolute().relative_to(place), run_id)
             run_dir.mkdir(parents=True)
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot make a run directory in {store}: {error.strerror}; choose another --store",
-                code=ErrorCode.NOT_WRITABLE,
-            ) from error
         yield run_dir
 
 
