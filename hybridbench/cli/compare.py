@@ -38,26 +38,20 @@ EXIT_CODES = (
 
 MaxTime = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=Panel.ROUNDS,
-        metavar="TIME",
-        help="Time limit; no round starts that would exceed it.",
-    ),
+    Panel.ROUNDS.option(metavar="TIME", help="Time limit; no round starts that would exceed it."),
 ]
 BlockTime = Annotated[
     str,
-    typer.Option(
+    Panel.ROUNDS.option(
         "--block",
-        rich_help_panel=Panel.ROUNDS,
         metavar="TIME",
         help="Duration of a block of the first version; fixes its number of requests.",
     ),
 ]
 SliceTime = Annotated[
     str,
-    typer.Option(
+    Panel.ROUNDS.option(
         "--slice",
-        rich_help_panel=Panel.ROUNDS,
         metavar="TIME",
         help="Time slice per version within a block, the others paused, to average out machine "
         "noise.  0: alternate whole blocks (always used for open-loop arrivals).",
@@ -65,25 +59,19 @@ SliceTime = Annotated[
 ]
 Rounds = Annotated[
     int | None,
-    typer.Option(
-        rich_help_panel=Panel.ROUNDS,
-        metavar="N",
-        min=1,
-        help="Maximum number of rounds of one block each.  Default: 24.",
+    Panel.ROUNDS.option(
+        metavar="N", min=1, help="Maximum number of rounds of one block each.  Default: 24."
     ),
 ]
 Margin = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=Panel.VERDICT,
-        metavar="SHARE",
-        help="Largest difference that counts as the same: 3% or 0.03.",
+    Panel.VERDICT.option(
+        metavar="SHARE", help="Largest difference that counts as the same: 3% or 0.03."
     ),
 ]
 Renew = Annotated[
     int,
-    typer.Option(
-        rich_help_panel=Panel.ENGINE,
+    Panel.ENGINE.option(
         min=0,
         metavar="ROUNDS",
         help="Start a new, warmed-up process for each version after this number of rounds, to "
@@ -92,28 +80,20 @@ Renew = Annotated[
 ]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow-mismatch",
-        rich_help_panel=Panel.VERDICT,
-        metavar="KEY",
-        help="Compare even if the versions differ in KEY.",
+    Panel.VERDICT.option(
+        "--allow-mismatch", metavar="KEY", help="Compare even if the versions differ in KEY."
     ),
 ]
 SameEngine = Annotated[
     bool,
-    typer.Option(
+    Panel.VERDICT.option(
         "--same-engine",
-        rich_help_panel=Panel.VERDICT,
         help="Compare even if all versions run the same engine files. Without it, compare reports "
         "that and exits with code 0. Implied if all versions are spelled the same (compare . .).",
     ),
 ]
 Ui = Annotated[
-    CompareUi,
-    typer.Option(
-        rich_help_panel=Panel.OUTPUT,
-        help="Progress display. plain: a line for each round on stderr.",
-    ),
+    CompareUi, Panel.OUTPUT.option(help="Progress display. plain: a line for each round on stderr.")
 ]
 
 
@@ -144,8 +124,7 @@ def compare(
     same_engine: SameEngine = False,
     threshold: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.VERDICT,
+        Panel.VERDICT.option(
             metavar="METRIC.STAT<LIMIT",
             help="Extra thresholds (repeatable): throughput.ratio>0.97 against the first version, "
             "rss.slope<200MiB/h for each version's own run; see docs/reference/thresholds.md.",

@@ -8,8 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from hybridbench.cli.options import OnlyModel, OnlyProfile, Output, Panel, ReportFormat
 from hybridbench.cli.output import given_outputs
 from hybridbench.cli.render import OutputOptions, print_document
@@ -35,32 +33,25 @@ class HistoryFormat(StrEnum):
 def history(
     store: Annotated[
         Path,
-        typer.Option(
-            rich_help_panel=Panel.RUNS,
-            metavar="DIR",
-            help="Results directory; nightly runs in it are read as well.",
+        Panel.RUNS.option(
+            metavar="DIR", help="Results directory; nightly runs in it are read as well."
         ),
     ] = STORE,
     model: OnlyModel = None,
     profile: OnlyProfile = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.RUNS,
+        Panel.RUNS.option(
             metavar="NAME",
             help="Only these quantities (repeatable): rss, throughput.mean, ttft, hit_rate.",
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.RUNS,
-            metavar="TIME",
-            help="Only runs since a date or age: 2026-11-01, 30d.",
-        ),
+        Panel.RUNS.option(metavar="TIME", help="Only runs since a date or age: 2026-11-01, 30d."),
     ] = None,
     format_: Annotated[
-        HistoryFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
+        HistoryFormat, Panel.OUTPUT.option("--format", help="Output format.")
     ] = HistoryFormat.CONSOLE,
     output: Output = None,
 ) -> None:

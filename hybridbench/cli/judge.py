@@ -42,32 +42,22 @@ def judge(
     ] = None,
     prometheus: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
-            metavar="URL",
-            help="Also query this Prometheus server; one row per set of labels.",
+        Panel.COLUMNS.option(
+            metavar="URL", help="Also query this Prometheus server; one row per set of labels."
         ),
     ] = None,
     query: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
-            metavar="PROMQL",
-            help="PromQL query, such as process_resident_memory_bytes.",
+        Panel.COLUMNS.option(
+            metavar="PROMQL", help="PromQL query, such as process_resident_memory_bytes."
         ),
     ] = None,
     last: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
-            metavar="TIME",
-            help="How far back to query.",
-        ),
+        str, Panel.COLUMNS.option(metavar="TIME", help="How far back to query.")
     ] = "24h",
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
+        Panel.COLUMNS.option(
             metavar="NAME[:UNIT]",
             help="A column to judge (repeatable).  Default: every level.  Units: bytes, KiB, MB, "
             "pages, count, s, ms, 1/s, ratio.",
@@ -75,8 +65,7 @@ def judge(
     ] = None,
     work_column: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
+        Panel.COLUMNS.option(
             metavar="NAME",
             help="A cumulative counter (requests, tokens) that growth may follow (repeatable).  "
             "Default: columns that look like one.",
@@ -84,18 +73,13 @@ def judge(
     ] = None,
     unit: Annotated[
         str | None,
-        typer.Option(
-            "--unit",
-            "-u",
-            rich_help_panel=Panel.COLUMNS,
-            metavar="UNIT",
-            help="Unit of columns whose header has none.",
+        Panel.COLUMNS.option(
+            "--unit", "-u", metavar="UNIT", help="Unit of columns whose header has none."
         ),
     ] = None,
     threshold: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.VERDICT,
+        Panel.VERDICT.option(
             metavar="NAME<RATE",
             help="How much a column may worsen: 'rss<200MiB/h', 'fds<1/h' (repeatable).  It "
             "decides for its column; others count if they leak, not if they are undecided.",
@@ -103,32 +87,22 @@ def judge(
     ] = None,
     only: Annotated[
         bool,
-        typer.Option(
-            "--only",
-            rich_help_panel=Panel.VERDICT,
-            help="Judge only the columns of --threshold and --metric.",
-        ),
+        Panel.VERDICT.option("--only", help="Judge only the columns of --threshold and --metric."),
     ] = False,
     steady_at: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.VERDICT,
+        Panel.VERDICT.option(
             metavar="TIME",
             help="When warm-up ended: a duration from the start (10m) or a time as in the file.",
         ),
     ] = None,
     lower_is_worse: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
-            metavar="NAME",
-            help="A column that must not fall (repeatable).",
-        ),
+        Panel.COLUMNS.option(metavar="NAME", help="A column that must not fall (repeatable)."),
     ] = None,
     time_column: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
+        Panel.COLUMNS.option(
             metavar="NAME",
             help="Time column, if its name does not show it; NAME:UNIT (s, ms, min, h, d) if that "
             "does not show its unit.",
@@ -136,22 +110,19 @@ def judge(
     ] = None,
     interval: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.COLUMNS,
-            metavar="TIME",
-            help="Time between two samples of a file without times: 10s.",
+        Panel.COLUMNS.option(
+            metavar="TIME", help="Time between two samples of a file without times: 10s."
         ),
     ] = None,
     never_restarted: Annotated[
         bool,
-        typer.Option(
+        Panel.VERDICT.option(
             "--never-restarted",
-            rich_help_panel=Panel.VERDICT,
             help="Treat sudden drops as a sawtooth of one process, not as restarts.",
         ),
     ] = False,
     format_: Annotated[
-        JudgeFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
+        JudgeFormat, Panel.OUTPUT.option("--format", help="Output format.")
     ] = JudgeFormat.CONSOLE,
     output: Output = None,
     quiet: Quiet = False,

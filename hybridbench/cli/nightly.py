@@ -65,8 +65,7 @@ _Plan = Annotated[
 ]
 _Budget = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.PLAN,
+    Panel.PLAN.option(
         metavar="TIME",
         help="Time budget, such as 30m: shortens cells down to the length that still decides, then "
         "leaves cells out.  Default: the plan's.",
@@ -74,8 +73,7 @@ _Budget = Annotated[
 ]
 _Defect = Annotated[
     list[str] | None,
-    typer.Option(
-        rich_help_panel=Panel.PLAN,
+    Panel.PLAN.option(
         autocompletion=complete_defect,
         metavar="SLUG",
         help="Rehearse a regression: add this defect to every soak (repeatable).  Cells keep their "
@@ -86,9 +84,8 @@ _Defect = Annotated[
 
 _AllowPartial = Annotated[
     bool,
-    typer.Option(
+    Panel.VERDICT.option(
         "--allow-partial",
-        rich_help_panel=Panel.VERDICT,
         help="Pass even if the budget left cells out; otherwise the exit code is 13.",
     ),
 ]
@@ -98,7 +95,7 @@ _AllowPartial = Annotated[
 def plan(
     plan: _Plan,
     output: Annotated[
-        PlanFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
+        PlanFormat, Panel.OUTPUT.option("--format", help="Output format.")
     ] = PlanFormat.CONSOLE,
     budget: _Budget = None,
     defect: _Defect = None,
@@ -174,8 +171,7 @@ def merge(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the merged report.")],
     plan: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.PLAN,
+        Panel.PLAN.option(
             metavar="PLAN",
             help="Plan to take waivers and policy from.  Default: as the cells carry them.",
         ),
@@ -184,8 +180,7 @@ def merge(
     defect: _Defect = None,
     baseline: Annotated[
         list[Path] | None,
-        typer.Option(
-            rich_help_panel=Panel.VERDICT,
+        Panel.VERDICT.option(
             metavar="DIR",
             help="Nightly run, or a directory of them, to compare with: the newest green one.  "
             "Default: those beside --out.",
@@ -193,8 +188,7 @@ def merge(
     ] = None,
     keep_baseline: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=Panel.VERDICT,
+        Panel.VERDICT.option(
             metavar="DIR",
             help="Directory in which to store this run for --baseline, if it is green.",
         ),

@@ -46,8 +46,7 @@ Command = Annotated[
 
 Pid = Annotated[
     int | None,
-    typer.Option(
-        rich_help_panel=Panel.TARGET,
+    Panel.TARGET.option(
         metavar="PID",
         min=1,
         help="Watch a running process and its children.  It is neither paused nor ended; it has a "
@@ -57,8 +56,7 @@ Pid = Annotated[
 
 Metrics = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.TARGET,
+    Panel.TARGET.option(
         metavar="URL",
         help="The target's page of metrics in Prometheus' format, such as "
         "http://127.0.0.1:8000/metrics: growth is then reported per request, and the target's own "
@@ -68,8 +66,7 @@ Metrics = Annotated[
 
 Ready = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.TARGET,
+    Panel.TARGET.option(
         metavar="URL",
         help="A page that answers once the target serves.  Default: one completion at the "
         "server of --metrics.",
@@ -78,8 +75,7 @@ Ready = Annotated[
 
 IdleEvery = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         metavar="TIME",
         help="Time from one idle point to the next; 0 for none.  At an idle point the load pauses, "
         "and what is left is counted.  Without a load to pause, moments at which the target is "
@@ -89,8 +85,7 @@ IdleEvery = Annotated[
 
 Log = Annotated[
     Path | None,
-    typer.Option(
-        rich_help_panel=Panel.TARGET,
+    Panel.TARGET.option(
         metavar="FILE",
         help="A log of the engine, whose lines about its pools are read.  Default: what COMMAND "
         "writes.",
@@ -99,8 +94,7 @@ Log = Annotated[
 
 ResetCache = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         metavar="URL",
         help="Address that gets a POST at each idle point, to empty the target's cache; "
         "http://127.0.0.1:30000/flush_cache for SGLang.",
@@ -109,8 +103,7 @@ ResetCache = Annotated[
 
 Instrument = Annotated[
     list[str] | None,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         metavar="REGEX",
         help="Give a probe to Python processes whose command line matches (repeatable).  "
         "Default: COMMAND and its Python children that run the same program.",
@@ -119,9 +112,8 @@ Instrument = Annotated[
 
 Probe = Annotated[
     bool,
-    typer.Option(
+    Panel.PROBES.option(
         "--probe/--no-probe",
-        rich_help_panel=Panel.PROBES,
         help="Look inside Python processes with a probe that is loaded through their environment; "
         "--no-probe watches from outside only.",
     ),
@@ -129,8 +121,7 @@ Probe = Annotated[
 
 CacheBudget = Annotated[
     list[str] | None,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         metavar="NAME=SIZE",
         help="A cache that may grow to SIZE before its growth counts as a leak (repeatable): "
         "prompt=8GiB.",

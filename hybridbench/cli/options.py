@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -35,6 +35,10 @@ class Panel(StrEnum):
     RULES = "What is kept"
     VERDICT = "Verdict"
     OUTPUT = "Output"
+
+    def option(self, *names: str, **settings: Any) -> Any:
+        """Declare an option of this group; the arguments are those of ``typer.Option``."""
+        return typer.Option(*names, rich_help_panel=self, **settings)
 
 
 class GcMode(StrEnum):
@@ -73,17 +77,13 @@ FORMAT_NAMES: Final = ", ".join(ReportFormat)
 
 Format = Annotated[
     ReportFormat,
-    typer.Option(
-        "--format",
-        rich_help_panel=Panel.OUTPUT,
-        metavar="FORMAT",
-        help=f"Format of the report: {FORMAT_NAMES}.",
+    Panel.OUTPUT.option(
+        "--format", metavar="FORMAT", help=f"Format of the report: {FORMAT_NAMES}."
     ),
 ]
 Output = Annotated[
     list[str] | None,
-    typer.Option(
-        rich_help_panel=Panel.OUTPUT,
+    Panel.OUTPUT.option(
         metavar="FORMAT=FILE",
         help="Also write the report to a file, in a format of --format (repeatable): "
         "json=report.json.  A symbolic link is followed.",
@@ -92,20 +92,18 @@ Output = Annotated[
 
 Quiet = Annotated[
     bool,
-    typer.Option(
+    Panel.OUTPUT.option(
         "--quiet",
         "-q",
-        rich_help_panel=Panel.OUTPUT,
         help="Print no progress and, instead of the console report, one line with the verdict.",
     ),
 ]
 
 Verbose = Annotated[
     bool,
-    typer.Option(
+    Panel.OUTPUT.option(
         "--verbose",
         "-v",
-        rich_help_panel=Panel.OUTPUT,
         help="Add to the console report all findings and evidence, every counter, and how the run "
         "was made.",
     ),
@@ -114,8 +112,7 @@ Verbose = Annotated[
 
 Model = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.WORKLOAD,
+    Panel.WORKLOAD.option(
         metavar="NAME|DIR",
         autocompletion=complete_model,
         help="A preset or the directory of a Hugging Face checkpoint.  On a CPU, qwen3-next, "
@@ -131,19 +128,13 @@ _PROFILE_HELP = (
 
 ProfileName = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.WORKLOAD,
-        metavar="NAME|FILE",
-        autocompletion=complete_profile,
-        help=_PROFILE_HELP,
-    ),
+    Panel.WORKLOAD.option(metavar="NAME|FILE", autocompletion=complete_profile, help=_PROFILE_HELP),
 ]
 
 Profiles = Annotated[
     list[str] | None,
-    typer.Option(
+    Panel.WORKLOAD.option(
         "--profile",
-        rich_help_panel=Panel.WORKLOAD,
         metavar="NAME|FILE",
         autocompletion=complete_profile,
         help=f"{_PROFILE_HELP}  For a server, repeatable: each idle point begins the next profile.",
@@ -152,9 +143,8 @@ Profiles = Annotated[
 
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    Panel.WORKLOAD.option(
         "--set",
-        rich_help_panel=Panel.WORKLOAD,
         metavar="KEY=VALUE",
         help="Override a profile key (repeatable): pools.mamba_slots=64; `profiles schema` lists "
         "all.",
@@ -163,16 +153,12 @@ Set = Annotated[
 
 Gc = Annotated[
     GcMode | None,
-    typer.Option(
-        rich_help_panel=Panel.ENGINE,
-        help="Garbage collector mode of the worker.  Default: the profile's.",
-    ),
+    Panel.ENGINE.option(help="Garbage collector mode of the worker.  Default: the profile's."),
 ]
 
 Ballast = Annotated[
     int | None,
-    typer.Option(
-        rich_help_panel=Panel.ENGINE,
+    Panel.ENGINE.option(
         metavar="N",
         min=0,
         help="Long-lived Python objects to allocate in the worker, so that the collector behaves "
@@ -183,28 +169,21 @@ Ballast = Annotated[
 
 OnlyModel = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.RUNS,
-        metavar="NAME",
-        autocompletion=complete_model,
-        help="Only runs of this model.",
+    Panel.RUNS.option(
+        metavar="NAME", autocompletion=complete_model, help="Only runs of this model."
     ),
 ]
 
 OnlyProfile = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.RUNS,
-        metavar="NAME",
-        autocompletion=complete_profile,
-        help="Only runs under this profile.",
+    Panel.RUNS.option(
+        metavar="NAME", autocompletion=complete_profile, help="Only runs under this profile."
     ),
 ]
 
 Seed = Annotated[
     int | None,
-    typer.Option(
-        rich_help_panel=Panel.WORKLOAD,
+    Panel.WORKLOAD.option(
         metavar="N",
         min=0,
         max=SEED_MAX,
@@ -212,15 +191,10 @@ Seed = Annotated[
     ),
 ]
 
-Store = Annotated[
-    Path, typer.Option(rich_help_panel=Panel.OUTPUT, metavar="DIR", help="Directory for results.")
-]
+Store = Annotated[Path, Panel.OUTPUT.option(metavar="DIR", help="Directory for results.")]
 
 MarkdownFile = Annotated[
-    Path | None,
-    typer.Option(
-        rich_help_panel=Panel.OUTPUT, metavar="FILE", help="Also write the table to this file."
-    ),
+    Path | None, Panel.OUTPUT.option(metavar="FILE", help="Also write the table to this file.")
 ]
 
 
@@ -263,10 +237,7 @@ FOLDER_OF_TARGETS: Final = (
 )
 
 Targets = Annotated[
-    Path | None,
-    typer.Option(
-        rich_help_panel=Panel.TARGET, metavar="DIR", help=FOLDER_OF_TARGETS, show_default=False
-    ),
+    Path | None, Panel.TARGET.option(metavar="DIR", help=FOLDER_OF_TARGETS, show_default=False)
 ]
 
 

@@ -18,8 +18,7 @@ from hybridbench.rundir.layout import STORE
 def prune(
     keep: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=Panel.RULES,
+        Panel.RULES.option(
             metavar="N",
             min=0,
             help="Keep the newest N of each model, profile and setting that decides what a run "
@@ -28,39 +27,23 @@ def prune(
     ] = None,
     keep_days: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=Panel.RULES,
-            metavar="D",
-            min=0.0,
-            help="Keep results that started less than D days ago.",
+        Panel.RULES.option(
+            metavar="D", min=0.0, help="Keep results that started less than D days ago."
         ),
     ] = None,
     keep_failed: Annotated[
-        bool,
-        typer.Option(
-            "--keep-failed", rich_help_panel=Panel.RULES, help="Keep everything that did not pass."
-        ),
+        bool, Panel.RULES.option("--keep-failed", help="Keep everything that did not pass.")
     ] = False,
     leaks: Annotated[
-        bool,
-        typer.Option(
-            "--leaks",
-            rich_help_panel=Panel.RULES,
-            help="Also delete leaks; they are kept by default.",
-        ),
+        bool, Panel.RULES.option("--leaks", help="Also delete leaks; they are kept by default.")
     ] = False,
     damaged: Annotated[
-        bool,
-        typer.Option(
-            "--damaged", rich_help_panel=Panel.RULES, help="Also delete unreadable results."
-        ),
+        bool, Panel.RULES.option("--damaged", help="Also delete unreadable results.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")
     ] = False,
-    store: Annotated[
-        Path, typer.Option(rich_help_panel=Panel.RUNS, metavar="DIR", help="Results directory.")
-    ] = STORE,
+    store: Annotated[Path, Panel.RUNS.option(metavar="DIR", help="Results directory.")] = STORE,
 ) -> None:
     """Delete runs, comparisons and nightly runs that no rule keeps; give one rule or more.
 

@@ -32,9 +32,8 @@ def report(
     ],
     format_: Annotated[
         ReportFormat | None,
-        typer.Option(
+        Panel.OUTPUT.option(
             "--format",
-            rich_help_panel=Panel.OUTPUT,
             metavar="FORMAT",
             help=f"Print in this format ({FORMAT_NAMES}), and write nothing into the directory.  "
             "Without it the derived files are rebuilt and the summary is printed.",
@@ -42,26 +41,19 @@ def report(
     ] = None,
     output: Output = None,
     open_page: Annotated[
-        bool,
-        typer.Option(
-            "--open",
-            rich_help_panel=Panel.OUTPUT,
-            help="Open the report with its charts in a browser.",
-        ),
+        bool, Panel.OUTPUT.option("--open", help="Open the report with its charts in a browser.")
     ] = False,
     so_far: Annotated[
         bool,
-        typer.Option(
+        Panel.VERDICT.option(
             "--so-far",
-            rich_help_panel=Panel.VERDICT,
             help="For a run in progress: write verdict-so-far.json, report-so-far.html and "
             "report-so-far.md.  The run's own process does the same on SIGUSR1.",
         ),
     ] = False,
     threshold: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.VERDICT,
+        Panel.VERDICT.option(
             metavar="METRIC.STAT<LIMIT",
             help="Check the run against additional thresholds (repeatable); prints the verdict "
             "and writes nothing.  See docs/reference/thresholds.md.",

@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import Panel, parse_seconds
 from hybridbench.foundation.errors import UsageError
@@ -40,17 +38,15 @@ class StopMode(StrEnum):
 
 Stop = Annotated[
     StopMode,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         help="auto: stop on a confirmed leak, after 10 minutes or later. early: also stop once "
-        "every metric is below its limit. never: stop only if memory or disk runs out.",
+        "every metric is below its limit. never: stop only if memory or disk runs out."
     ),
 ]
 
 Extend = Annotated[
     str | None,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         metavar="TIME",
         help="Time by which an undecided run may exceed --duration; 0 ends it on time.  "
         "Default: --duration, at least 10m.",
@@ -59,8 +55,7 @@ Extend = Annotated[
 
 Threshold = Annotated[
     list[str] | None,
-    typer.Option(
-        rich_help_panel=Panel.PROBES,
+    Panel.PROBES.option(
         metavar="METRIC.STAT<LIMIT",
         help="Extra thresholds, in addition to the profile's (repeatable): "
         "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/reference/thresholds.md.",
@@ -69,8 +64,7 @@ Threshold = Annotated[
 
 Listen = Annotated[
     int | None,
-    typer.Option(
-        rich_help_panel=Panel.OUTPUT,
+    Panel.OUTPUT.option(
         metavar="PORT",
         min=0,
         help="Serve the live report on http://127.0.0.1:PORT/ during the run, and its "
@@ -80,9 +74,8 @@ Listen = Annotated[
 
 Ui = Annotated[
     SoakUi,
-    typer.Option(
-        rich_help_panel=Panel.OUTPUT,
-        help="Progress display. plain: a line at intervals; auto: live on a terminal.",
+    Panel.OUTPUT.option(
+        help="Progress display. plain: a line at intervals; auto: live on a terminal."
     ),
 ]
 

@@ -34,9 +34,8 @@ class Half(StrEnum):
 def selftest(
     full: Annotated[
         bool,
-        typer.Option(
+        Panel.ROWS.option(
             "--full/--quick",
-            rich_help_panel=Panel.ROWS,
             help="All defects, twins and controls, collector default and frozen, heap large and "
             "small, allocators that check owners and that do not (two to four hours; healthy rows "
             "go on until they are CLEAN); or only exactly detectable defects, one memory "
@@ -45,17 +44,12 @@ def selftest(
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.ROWS,
-            metavar="NAME",
-            help="Only the rows of this defect, control or profile.",
-        ),
+        Panel.ROWS.option(metavar="NAME", help="Only the rows of this defect, control or profile."),
     ] = None,
     mutants: Annotated[
         bool,
-        typer.Option(
+        Panel.ROWS.option(
             "--mutants",
-            rich_help_panel=Panel.ROWS,
             help="Measure recall instead: statements of the engine that free, clear, copy, "
             "relink or count are taken out one at a time; those that the engine's laws notice are "
             "soaked for at most a minute each, until the first finding (hours).  Needs a checkout.",
@@ -63,23 +57,19 @@ def selftest(
     ] = False,
     half: Annotated[
         Half | None,
-        typer.Option(
-            rich_help_panel=Panel.ROWS,
-            help="Only this half of the mutants.  A is for improving detection, B for reporting.",
+        Panel.ROWS.option(
+            help="Only this half of the mutants.  A is for improving detection, B for reporting."
         ),
     ] = None,
     sample: Annotated[
         int,
-        typer.Option(
-            rich_help_panel=Panel.ROWS,
+        Panel.ROWS.option(
             metavar="N",
             min=0,
             help="Take out only N statements, drawn with --seed; 0 takes all, one at a time.",
         ),
     ] = 0,
-    seed: Annotated[
-        int, typer.Option(rich_help_panel=Panel.ROWS, metavar="N", help="Seed of --sample.")
-    ] = 0,
+    seed: Annotated[int, Panel.ROWS.option(metavar="N", help="Seed of --sample.")] = 0,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -90,11 +80,7 @@ def selftest(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="DIR",
-            help="New directory for the runs.  Default: temporary.",
-        ),
+        Panel.OUTPUT.option(metavar="DIR", help="New directory for the runs.  Default: temporary."),
     ] = None,
     resume: Annotated[
         bool,
@@ -110,11 +96,8 @@ def selftest(
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet",
-            "-q",
-            rich_help_panel=Panel.OUTPUT,
-            help="Print only the rows that are wrong, and the summary.",
+        Panel.OUTPUT.option(
+            "--quiet", "-q", help="Print only the rows that are wrong, and the summary."
         ),
     ] = False,
 ) -> None:

@@ -39,9 +39,8 @@ def serve(
     profile: ProfileName = None,
     defect: Annotated[
         list[str] | None,
-        typer.Option(
+        Panel.ENGINE.option(
             autocompletion=complete_defect,
-            rich_help_panel=Panel.ENGINE,
             metavar="SLUG",
             help="A historic defect to inject (repeatable), as of `soak`.",
         ),

@@ -148,8 +148,7 @@ def soak(
     command: Command = None,
     url: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.TARGET,
+        Panel.TARGET.option(
             metavar="URL",
             help="Send the profile's traffic to an OpenAI-compatible server of any engine, such as "
             "http://127.0.0.1:8000, instead of the bundled engine.  COMMAND starts it; without "
@@ -158,8 +157,7 @@ def soak(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.TARGET,
+        Panel.TARGET.option(
             metavar="ENGINE==RELEASE",
             help="Soak a release of another engine instead of the bundled one: a server that "
             "`target prepare` has installed, such as vllm==0.32.0, on a free port; or the "
@@ -171,25 +169,22 @@ def soak(
     targets: Targets = None,
     api: Annotated[
         ApiName | None,
-        typer.Option(
-            rich_help_panel=Panel.TARGET,
+        Panel.TARGET.option(
             help="With --url: the interface that gets the requests.  ids: /v1/completions with "
             "prompts as token ids below --vocab; generate: SGLang's /generate, with such ids and "
-            "sessions.  Default: completions, with prompts as text.",
+            "sessions.  Default: completions, with prompts as text."
         ),
     ] = None,
     stream: Annotated[
         bool | None,
-        typer.Option(
+        Panel.TARGET.option(
             "--stream/--no-stream",
-            rich_help_panel=Panel.TARGET,
             help="With --url: whether answers come token by token.  Default: --stream.",
         ),
     ] = None,
     vocab: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=Panel.TARGET,
+        Panel.TARGET.option(
             metavar="N",
             min=256,
             help="With --api ids or generate: token ids are below N.  Default: 256.",
@@ -197,8 +192,7 @@ def soak(
     ] = None,
     restarts: Annotated[
         int,
-        typer.Option(
-            rich_help_panel=Panel.TARGET,
+        Panel.TARGET.option(
             metavar="N",
             min=0,
             help="With --url: how many times to start COMMAND again after it has ended.  The run "
@@ -218,17 +212,15 @@ def soak(
     profile: Profiles = None,
     duration: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
+        Panel.WORKLOAD.option(
             metavar="TIME",
             help="Traffic time, warm-up included: 90s, 5m, 2h.  Default: the profile's (2h).",
         ),
     ] = None,
     defect: Annotated[
         list[str] | None,
-        typer.Option(
+        Panel.ENGINE.option(
             autocompletion=complete_defect,
-            rich_help_panel=Panel.ENGINE,
             metavar="SLUG",
             help="A historic defect to inject (repeatable): a slug of `list defects`, "
             "SLUG@200MiB/h for one that has a rate, a .py file with DEFECT, or "
@@ -237,8 +229,7 @@ def soak(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
+        Panel.WORKLOAD.option(
             metavar="FILE",
             help="Replay a trace instead of the profile's traffic: Mooncake, Qwen-Bailian, "
             "Azure or BurstGPT; also as .gz.",
@@ -246,8 +237,7 @@ def soak(
     ] = None,
     trace_time_unit: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
+        Panel.WORKLOAD.option(
             metavar="UNIT",
             help="Unit of a trace's times that are numbers, s or ms; --dry-run shows the resulting "
             "span and rate.",
@@ -255,30 +245,21 @@ def soak(
     ] = None,
     length_scale: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="FACTOR",
-            help="Factor on all lengths of the trace, at most 1: 1/32, 0.05.",
+        Panel.WORKLOAD.option(
+            metavar="FACTOR", help="Factor on all lengths of the trace, at most 1: 1/32, 0.05."
         ),
     ] = "1",
     speedup: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="FACTOR",
-            help="Factor by which requests arrive faster than recorded.",
+        Panel.WORKLOAD.option(
+            metavar="FACTOR", help="Factor by which requests arrive faster than recorded."
         ),
     ] = "1",
     device: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=Panel.ENGINE,
-            metavar="DEVICE",
-            help="Device of the tensors: cpu, cuda, cuda:1.",
-        ),
+        str, Panel.ENGINE.option(metavar="DEVICE", help="Device of the tensors: cpu, cuda, cuda:1.")
     ] = "cpu",
     dtype: Annotated[
-        Dtype, typer.Option(rich_help_panel=Panel.ENGINE, help="Data type of weights and tensors.")
+        Dtype, Panel.ENGINE.option(help="Data type of weights and tensors.")
     ] = Dtype.FLOAT32,
     seed: Seed = None,
     gc: Gc = None,
@@ -286,16 +267,14 @@ def soak(
     set_: Set = None,
     malloc: Annotated[
         MallocMode,
-        typer.Option(
-            rich_help_panel=Panel.ENGINE,
+        Panel.ENGINE.option(
             help="pinned fixes the worker's malloc arenas and thresholds, so that varied lengths "
-            "alone do not move its RSS; system leaves them.",
+            "alone do not move its RSS; system leaves them."
         ),
     ] = MallocMode.PINNED,
     watchdog: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
+        Panel.PROBES.option(
             metavar="TIME",
             help="Time without an engine step, with requests pending, after which the engine "
             "counts as hung; 15s or more.  Waiting for a CPU does not count.",
@@ -305,17 +284,15 @@ def soak(
     extend: Extend = None,
     diagnose: Annotated[
         DiagnoseMode,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
+        Panel.PROBES.option(
             help="Diagnose the worker's heap at the end of the run. auto: only if the run leaks; "
-            "always; never.",
+            "always; never."
         ),
     ] = DiagnoseMode.AUTO,
     threshold: Threshold = None,
     answers: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
+        Panel.PROBES.option(
             metavar="TIME",
             help="Time after the traffic in which a reference without reuse recomputes finished "
             "answers, 3m at least once one is wrong; 0 compares none.  "
@@ -326,8 +303,7 @@ def soak(
     ] = None,
     on_leak: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
+        Panel.PROBES.option(
             metavar="hold=TIME",
             help="Keep the worker of a run that leaks alive at its end, unchanged, to inspect it "
             "with other tools: hold=2h.  Ctrl-C ends the wait.",
@@ -335,8 +311,7 @@ def soak(
     ] = None,
     memray: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
+        Panel.PROBES.option(
             metavar="TIME",
             help="After a diagnosis, serve TIME more with every allocation recorded, and name the "
             "calls whose memory was not freed; needs hybridbench[memray].",
@@ -360,9 +335,8 @@ def soak(
     ] = False,
     format_: Annotated[
         ReportFormat,
-        typer.Option(
+        Panel.OUTPUT.option(
             "--format",
-            rich_help_panel=Panel.OUTPUT,
             metavar="FORMAT",
             help=f"Format of the final report: {FORMAT_NAMES}.  --dry-run: console or json.",
         ),

@@ -61,8 +61,7 @@ def watch(
     ready: Ready = None,
     load: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
+        Panel.WORKLOAD.option(
             metavar="COMMAND",
             help="A load tool to run while the target serves.  It is started again when it ends, "
             "and paused (SIGSTOP) at idle points.",
@@ -70,10 +69,8 @@ def watch(
     ] = None,
     duration: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="TIME",
-            help="How long to watch once the target serves: 90s, 10m, 8h.",
+        Panel.WORKLOAD.option(
+            metavar="TIME", help="How long to watch once the target serves: 90s, 10m, 8h."
         ),
     ] = "10m",
     idle_every: IdleEvery = None,
