@@ -34,11 +34,10 @@ from benchmarks.kernel_work import Work
 from hybridbench.engine.assembly import device_of
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.kernels.dispatch import kernels_for
-from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError, full_stop
 from hybridbench.foundation.units import format_percent
 from hybridbench.runs.machine import machine_facts
 from hybridbench.workload.catalog import model_fault
-from hybridbench.workload.validation import full_stop
 
 PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 _CALLS: Final = 2_000

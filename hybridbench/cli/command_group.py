@@ -19,7 +19,7 @@ from hybridbench.cli.user_settings import (
     origin_of,
     origin_of_first,
 )
-from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError, full_stop, nearest
 from hybridbench.foundation.safe_output import named_output
 
 # Help sections of the top level, in order; commands of a group without sections are one list.
@@ -206,9 +206,8 @@ def usage_error(error: Any) -> UsageError:
     message = error.format_message().rstrip(".")
     if _is(error, "NoSuchOption"):
         name = error.option_name
-        near = difflib.get_close_matches(name, _options(error.ctx), n=1)
-        advice = f"did you mean {near[0]}?" if near else f"{see}."
-        sentence, code = f"there is no option {name}; {advice}", ErrorCode.UNKNOWN_OPTION
+        advice = nearest(name, _options(error.ctx), see)
+        sentence, code = full_stop(f"there is no option {name}; {advice}"), ErrorCode.UNKNOWN_OPTION
     elif _is(error, "MissingParameter"):
         sentence, code = f"{_lower(message)}; {see}.", ErrorCode.MISSING_ARGUMENT
     elif isinstance(error, typer.BadParameter):

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 from hybridbench.cli.options import OnlyModel, OnlyProfile, Output, Panel, ReportFormat
 from hybridbench.cli.output import given_outputs
 from hybridbench.cli.render import OutputOptions, print_document
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import (
+    ErrorCode,
+    RunDirectoryError,
+    UsageError,
+    full_stop,
+    nearest,
+)
 from hybridbench.foundation.units import parse_duration_s
 from hybridbench.rundir.layout import STORE
 
@@ -90,7 +96,6 @@ def _wanted(point: Point, model: str | None, profile: str | None, since_s: float
 
 def _quantities(names: list[str]) -> list[Tracked]:
     from hybridbench.over_time.comparer import QUANTITIES
-    from hybridbench.workload.validation import full_stop, nearest
 
     if not names:
         return list(QUANTITIES)

@@ -19,7 +19,7 @@ from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.options import Detail, Panel, Quiet, parse_seconds
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import print_console, say_failures
-from hybridbench.foundation.errors import ConfigError, ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, ExitCode, UsageError, full_stop
 from hybridbench.foundation.safe_output import (
     discard_dead_streams,
     echo,
@@ -320,7 +320,6 @@ def _check_models(cells: Sequence[PlannedCell]) -> None:
     """Refuse cells whose model is not on this machine; planning does not check that."""
     from hybridbench.over_time.cells import loads_model
     from hybridbench.workload.catalog import model_fault
-    from hybridbench.workload.validation import full_stop
 
     for one in (one for one in cells if loads_model(one.cell)):
         fault = model_fault(one.cell.model)

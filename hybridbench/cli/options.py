@@ -11,7 +11,7 @@ import typer
 
 from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.cli.environment import of_the_user
-from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError, full_stop
 from hybridbench.foundation.foreign import SEED_MAX
 from hybridbench.foundation.thresholds import Stat, parse_thresholds
 from hybridbench.foundation.units import parse_duration_s
@@ -267,7 +267,6 @@ def chosen_model(given: str | None, profile: Profile, source: str) -> str:
         UsageError: the model is neither a preset nor a directory.
     """
     from hybridbench.workload.catalog import model_fault
-    from hybridbench.workload.validation import full_stop
 
     model = profile.model if given is None else given
     fault = model_fault(model)
@@ -301,8 +300,6 @@ def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tu
     try:
         parsed = parse_thresholds(texts)
     except ValueError as error:
-        from hybridbench.workload.validation import full_stop
-
         raise UsageError(full_stop(str(error)), option="--threshold") from error
     for threshold in parsed:
         if threshold.stat is Stat.RATIO and not of_comparison:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.cli.options import ReportFormat
-from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import (
+    ErrorCode,
+    RunDirectoryError,
+    UsageError,
+    full_stop,
+    nearest,
+)
 from hybridbench.foundation.safe_output import emit
 
 
@@ -40,10 +45,8 @@ def given_outputs(
                 f"{text}: write FORMAT=FILE, for example json=report.json.", option="--output"
             )
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}."
             raise UsageError(
-                f"{text}: there is no format {name}; {advice}",
+                full_stop(f"{text}: there is no format {name}; {nearest(name, names)}"),
                 code=ErrorCode.UNKNOWN_CHOICE,
                 option="--output",
             )

@@ -9,7 +9,7 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_profile
-from hybridbench.foundation.errors import ConfigError, ErrorCode, HybridbenchError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, HybridbenchError, full_stop
 from hybridbench.foundation.safe_output import echo, emit, output_after_verdict, print_error
 
 app = typer.Typer(
@@ -71,7 +71,6 @@ def validate(
     Example: hybridbench profiles validate mine.yaml
     """
     from hybridbench.workload.catalog import load_profile, model_fault
-    from hybridbench.workload.validation import full_stop
 
     errors: list[HybridbenchError] = []
     for name in files:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions, check_url, observed_plan
 from hybridbench.cli.options import parse_overrides, parse_seconds
-from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError, full_stop, nearest
 from hybridbench.foundation.foreign import SEED_MAX
 
 if TYPE_CHECKING:
@@ -235,7 +235,6 @@ def _check_options(names: Sequence[str]) -> None:
         ConfigError: one of ``names`` is not an option of any interface.
     """
     from hybridbench.load.options import OPTIONS
-    from hybridbench.workload.validation import full_stop, nearest
 
     known = sorted({option.name for option in OPTIONS})
     for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.options import FOLDER_OF_TARGETS, targets_root
-from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError, full_stop, nearest
 from hybridbench.foundation.safe_output import echo, one_line
 from hybridbench.foundation.units import format_bytes, format_duration
 
@@ -113,11 +112,10 @@ def remove(
     by_name = {_name(entry): entry for entry in entries(root)}
     entry = by_name.get(target)
     if entry is None:
-        near = difflib.get_close_matches(target, by_name, n=1, cutoff=0.5)
-        there = f"there are {', '.join(by_name)}." if by_name else "there are none."
-        hint = f"did you mean {near[0]}?" if near else there
+        there = nearest(target, by_name, f"there are {', '.join(by_name) or 'none'}")
         raise UsageError(
-            f"no target {target!r} is prepared in {root}; {hint}", code=ErrorCode.UNKNOWN_NAME
+            full_stop(f"no target {target!r} is prepared in {root}; {there}"),
+            code=ErrorCode.UNKNOWN_NAME,
         )
     total, shared = disk_bytes(entry.folder)
     remove_target(entry)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from typer.core import TyperGroup, TyperOption
 
-from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError, full_stop, nearest
 from hybridbench.foundation.safe_output import echo
 from hybridbench.targets.own_process import NO_USER_SETTINGS
 
@@ -226,9 +226,8 @@ def _settings(
 
 
 def _unknown(place: str, key: str, known: Mapping[str, object], what: str) -> ConfigError:
-    near = difflib.get_close_matches(key, known, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}."
-    return ConfigError(f"{place}{key}: {what}; {advice}", code=ErrorCode.UNKNOWN_NAME)
+    said = full_stop(f"{place}{key}: {what}; {nearest(key, known)}")
+    return ConfigError(said, code=ErrorCode.UNKNOWN_NAME)
 
 
 def _typed(place: str, value: object, option: TyperOption) -> str | bool | list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
@@ -30,7 +29,14 @@ from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.foundation.clock import Clock, SystemClock
-from hybridbench.foundation.errors import ErrorCode, ExitCode, SameEngineError, UsageError
+from hybridbench.foundation.errors import (
+    ErrorCode,
+    ExitCode,
+    SameEngineError,
+    UsageError,
+    full_stop,
+    nearest,
+)
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
@@ -126,10 +132,9 @@ def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Se
     """
     known = {key: None for *_, manifest in versions for key in comparable_facts(manifest)}
     for misspelt in uncovered(allowed, known):
-        near = difflib.get_close_matches(misspelt, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "without it, those that differ are named."
+        hint = nearest(misspelt, known, "without it, those that differ are named")
         raise UsageError(
-            f"{misspelt}: the versions have no such key; {hint}",
+            full_stop(f"{misspelt}: the versions have no such key; {hint}"),
             code=ErrorCode.UNKNOWN_NAME,
             option="--allow-mismatch",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hybridbench.workload.validation import full_stop, nearest
+from hybridbench.foundation.errors import full_stop, nearest
 
 
 def nearest_defect(name: str, sources: Mapping[str, str]) -> str:
@@ -22,4 +22,6 @@ def nearest_defect(name: str, sources: Mapping[str, str]) -> str:
     ]
     if reported:
         return f"did you mean {' or '.join(reported)}?"
-    return full_stop(nearest(name.partition("@")[0], list(sources), listed_by="list defects"))
+    return full_stop(
+        nearest(name.partition("@")[0], sources, "`hybridbench list defects` lists them")
+    )

@@ -5,8 +5,13 @@ Programming errors remain ordinary exceptions, and end in exit code 1 with a tra
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from enum import IntEnum, StrEnum
-from typing import Self
+from typing import Final, Self
+
+# If at most this many names contain an unknown one, these are suggested instead of all names.
+_NAMED_MAX: Final = 5
 
 
 class ExitCode(IntEnum):
@@ -132,3 +137,21 @@ class WorkerFailedError(HybridbenchError):
 
     exit_code = ExitCode.CRASHED
     default_code = ErrorCode.WORKER_FAILED
+
+
+def nearest(name: str, choices: Collection[str], otherwise: str = "") -> str:
+    """Return half a sentence that suggests the closest of ``choices``, or those that contain
+    ``name``; without any, ``otherwise``, or a list of all choices.
+    """
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    parts = [choice for choice in choices if name and name.lower() in choice.lower()]
+    if 0 < len(parts) <= _NAMED_MAX:
+        return f"did you mean {' or '.join(parts)}?"
+    return otherwise or f"choose one of {', '.join(choices)}"
+
+
+def full_stop(sentence: str) -> str:
+    """End ``sentence`` with one punctuation mark; keep a question mark."""
+    return sentence if sentence.endswith("?") else f"{sentence}."

@@ -15,7 +15,7 @@ import msgspec
 
 from hybridbench.analysis.comparison.records import DEFAULT_LOOKS
 from hybridbench.compare.plan import BLOCK_S
-from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError, full_stop, nearest
 from hybridbench.foundation.units import format_duration
 from hybridbench.over_time.plan import (
     Common,
@@ -32,7 +32,6 @@ from hybridbench.sampling.roles import role_of_command
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile, model_fault
 from hybridbench.workload.profile import Profile
-from hybridbench.workload.validation import full_stop, nearest
 from hybridbench.workload.yaml_source import KeyPath
 
 DEFECT: Final = "defect:"

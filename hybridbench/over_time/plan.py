@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from hybridbench.analysis.findings.engine_reports import ENGINE_PREFIX
 from hybridbench.analysis.findings.kinds import finding_kinds
-from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError, full_stop, nearest
 from hybridbench.foundation.setting_types import DurationS, Name, Text
 from hybridbench.foundation.thresholds import Stat, parse_threshold
 from hybridbench.over_time.policy import SLOWER
@@ -23,7 +23,7 @@ from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.workload.catalog import list_plans
 from hybridbench.workload.fields import Objects, Seed
 from hybridbench.workload.settings import SETTINGS
-from hybridbench.workload.validation import full_stop, nearest, validated
+from hybridbench.workload.validation import validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
 
 # `hybridbench soak` refuses shorter runs.

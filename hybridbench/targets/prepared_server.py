@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 import socket
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError, full_stop, nearest
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.targets.engines.engine import Engine, Layout
 from hybridbench.targets.prepared import ready_target
@@ -78,10 +77,9 @@ def _script(engine: Engine, model: str | None) -> str:
     if model is None:
         return engine.models[models[0]]
     if model not in engine.models:
-        near = difflib.get_close_matches(model, models, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(models)}."
+        hint = nearest(model, models, f"there is {', '.join(models)}")
         raise UsageError(
-            f"{model}: {engine.name} has no such checkpoint; {hint}",
+            full_stop(f"{model}: {engine.name} has no such checkpoint; {hint}"),
             code=ErrorCode.UNKNOWN_NAME,
             option="--model",
         )

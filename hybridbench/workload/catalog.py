@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import hybridbench
-from hybridbench.foundation.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode, full_stop, nearest
 from hybridbench.workload.profile import Profile
-from hybridbench.workload.validation import full_stop, nearest
 
 DEFAULT_PROFILE = "chat-churn"
 # Plans of `hybridbench nightly` are shipped next to the profiles that they name.

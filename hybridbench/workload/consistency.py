@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from hybridbench.foundation.engine_config import EngineConfigError
+from hybridbench.foundation.errors import nearest
 from hybridbench.foundation.setting_types import yaml_key
 from hybridbench.workload.actions import Malformed
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.settings import Arrival, ProfileKeys
-from hybridbench.workload.validation import KeyFault, KeyFaultError, nearest
+from hybridbench.workload.validation import KeyFault, KeyFaultError
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 Fault = tuple[KeyPath, str]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError, full_stop, nearest
 from hybridbench.foundation.units import format_bytes, parse_bytes
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")
 
-# If at most this many names contain the given one, these are suggested instead of all names.
-_NAMED_MAX = 5
 JsonSchema = dict[str, Any]
 
 _FAULTS_SHOWN = 20
@@ -91,27 +89,6 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
         ]
         # Keep the values of valid keys out of the traceback as well as out of the sentences.
         raise KeyFaultError(source, found) from None
-
-
-def nearest(name: str, choices: Collection[str], *, listed_by: str = "") -> str:
-    """Return half a sentence that suggests the closest of ``choices``, matching ones, or all.
-
-    If given, the command ``listed_by`` is named instead of all choices.
-    """
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]}?"
-    parts = [choice for choice in choices if name and name.lower() in choice.lower()]
-    if 0 < len(parts) <= _NAMED_MAX:
-        return f"did you mean {' or '.join(parts)}?"
-    if listed_by:
-        return f"`hybridbench {listed_by}` lists them"
-    return f"choose one of {', '.join(choices)}"
-
-
-def full_stop(sentence: str) -> str:
-    """End ``sentence`` with one punctuation mark; keep a question mark."""
-    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:

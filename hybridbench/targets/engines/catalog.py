@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Final
 
-from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError, full_stop, nearest
 from hybridbench.targets.engines.engine import Engine
 from hybridbench.targets.engines.llamacpp import LLAMACPP
 from hybridbench.targets.engines.sglang import SGLANG
@@ -52,10 +51,9 @@ def engine_called(name: str, engines: Mapping[str, Engine] = ENGINES, option: st
     known = _by_every_name(engines)
     engine = known.get(name.lower())
     if engine is None:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-        there = f"did you mean {near[0]}?" if near else f"there are {', '.join(engines)}."
+        there = nearest(name.lower(), known, f"there are {', '.join(engines)}")
         said = f"{name}: there is no such engine" if option else f"no engine is called {name!r}"
-        raise UsageError(f"{said}; {there}", code=ErrorCode.UNKNOWN_NAME, option=option)
+        raise UsageError(full_stop(f"{said}; {there}"), code=ErrorCode.UNKNOWN_NAME, option=option)
     return engine
 
 
