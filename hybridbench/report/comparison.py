@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.comparison.metrics import MEMORY_AT_REST, PEAK_MEMORY
@@ -30,7 +31,6 @@ from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures, side_name
 from hybridbench.report.comparison_tables import change, comparison_tables, leak_rates, letter
 from hybridbench.report.document import (
-    Badge,
     Document,
     DocumentKind,
     Fact,
@@ -38,7 +38,6 @@ from hybridbench.report.document import (
     Gate,
     Table,
     Timeline,
-    Tone,
 )
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
 from hybridbench.report.quantity import (
@@ -60,12 +59,6 @@ from hybridbench.report.wording import (
 )
 from hybridbench.rundir.layout import VERDICT
 
-_BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
-    Outcome.REGRESSION: ("▲", Tone.BAD),
-    Outcome.INCONCLUSIVE: ("?", Tone.OPEN),
-    Outcome.SAME: ("=", Tone.GOOD),
-    Outcome.BETTER: ("△", Tone.GOOD),
-}
 _MEANING: Final[Mapping[Outcome, str]] = {
     Outcome.REGRESSION: "A version is worse than the baseline A: slower beyond the margin, with a "
     "new leak, or crashed.",
@@ -95,13 +88,12 @@ def comparison_document(
     """
     base = comparison.versions[0]
     code = manifest.ended_by if manifest.ended_by is not None else verdict.exit_code
-    glyph, tone = _BADGE[verdict.outcome]
     ends = [version.record.last_moment_s for version in comparison.versions]
     return Document(
         kind=DocumentKind.COMPARISON,
         run_id=manifest.comparison_id,
         subtitle=_subtitle(comparison, verdict),
-        badge=Badge(verdict.word, glyph, tone),
+        badge=replace(BADGES[verdict.outcome], word=verdict.word),
         meaning=_MEANING[verdict.outcome],
         exit_code=int(code),
         headline=capital(verdict.headline),
