@@ -6,8 +6,9 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import distribution
 from pathlib import Path
 
 import msgspec
@@ -57,15 +58,40 @@ class Prepared:
         self.root, self.index, self.lines = root, index, list[str]()
         self.environment: Mapping[str, str] = offline(index)
         self.home, self.empty = root / "tiny-1.0", root.parent / "empty"
-        renew = Pip.renew
+        self.found: dict[str, object] = {}
+        renew, call = Pip.renew, _Steps._call
 
         def renew_and_copy(pip: Pip) -> bool:
             renewed = renew(pip)
             shutil.copytree(self.home / "env", self.empty, symlinks=True)
             return renewed
 
+        def copy_pip(steps: _Steps, command: Sequence[str]) -> None:
+            """Copy this environment's pip, because installing one takes seconds of CPU time."""
+            if "venv" not in command:
+                call(steps, command)
+                return
+            call(steps, [*command[:-1], "--without-pip", command[-1]])
+            for part in distribution("pip").files or ():
+                target = site_packages(Path(command[-1])) / part
+                if ".." not in part.parts:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(part.locate(), target)
+
+        def remembered(name: str) -> Callable[..., object]:
+            method = vars(Pip)[name]
+
+            def remember(*arguments: object, **named: object) -> object:
+                self.found[name] = method(*arguments, **named)
+                return self.found[name]
+
+            return remember
+
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Steps, "_call", copy_pip)
             patch.setattr(Pip, "renew", renew_and_copy)
+            for name in ("release", "plan"):
+                patch.setattr(Pip, name, remembered(name))
             # To be ignored: bytecode in another folder than the package could not be shared.
             elsewhere = {"PYTHONPYCACHEPREFIX": str(root.parent / "bytecode")}
             environment = {**self.environment, **elsewhere}
@@ -91,6 +117,16 @@ def copied_environments(tiny: Prepared, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(_Steps, "_call", link)
     monkeypatch.setattr(Pip, "renew", lambda _: True)
+
+
+@pytest.fixture
+def known_packages(
+    tiny: Prepared, tmp_path: Path, copied_environments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the first target, whose packages are needed again: pip has nothing to do."""
+    (tmp_path / "tiny-1.0").symlink_to(tiny.home)
+    for name, found in tiny.found.items():
+        monkeypatch.setattr(Pip, name, lambda *_, found=found, **__: found)
 
 
 def ignore(line: str) -> None:
@@ -290,11 +326,10 @@ def test_preparing_goes_on_where_it_was_stopped(
     assert entry.partial is None
 
 
-@pytest.mark.usefixtures("copied_environments")
+@pytest.mark.usefixtures("known_packages")
 def test_two_targets_share_what_both_need_and_can_be_removed_alone(
     tiny: Prepared, tmp_path: Path
 ) -> None:
-    (tmp_path / "tiny-1.0").symlink_to(tiny.home)
     lines: list[str] = []
 
     prepare(OTHER, "1.0", tmp_path, tiny.environment, lines.append)
@@ -337,24 +372,22 @@ def test_two_processes_do_not_prepare_one_target(tmp_path: Path) -> None:
         prepare(TINY, "1.0", tmp_path, {}, ignore)
 
 
-@pytest.mark.usefixtures("copied_environments")
+@pytest.mark.usefixtures("known_packages")
 def test_a_checkpoint_that_a_release_cannot_serve_is_left_out_and_the_others_are_ready(
     tiny: Prepared, tmp_path: Path
 ) -> None:
     hybrid = "#!/bin/sh\necho 'worker: KeyError: no such kernel' >&2\nexit 3\n"
-    servers = {**TINY.servers, "serve-hybrid": hybrid}
+    two = replace(OTHER, servers={**TINY.servers, "serve-hybrid": hybrid})
+    one = replace(TINY, name="third", servers={"serve-hybrid": hybrid})
     lines: list[str] = []
 
-    ready = prepare(replace(TINY, servers=servers), "1.0", tmp_path, tiny.environment, lines.append)
+    ready = prepare(two, "1.0", tmp_path, tiny.environment, lines.append)
 
     assert ready.servers == ("serve",)
-    assert [path.name for path in (tmp_path / "tiny-1.0" / "bin").iterdir()] == ["serve"]
+    assert [path.name for path in (tmp_path / "other-1.0" / "bin").iterdir()] == ["serve"]
     assert "KeyError: no such kernel" in lines[-1]
     with pytest.raises(WorkerFailedError, match="serve-hybrid ended with exit code 3"):
-        prepare(
-            replace(OTHER, servers={"serve-hybrid": hybrid}), "1.0", tmp_path, tiny.environment,
-            ignore,
-        )  # fmt: skip
+        prepare(one, "1.0", tmp_path, tiny.environment, ignore)
 
 
 @pytest.mark.usefixtures("copied_environments")
@@ -381,8 +414,8 @@ def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imp
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("copied_environments")
 def test_a_release_whose_modules_cannot_be_imported_is_not_ready(tmp_path: Path) -> None:
+    """Its environment is a real one, with a pip of its own."""
     index = make_index(tmp_path / "index")
     driven = replace(
         TINY, name="driven", servers={}, make_checkpoints=(), requirements=("json-part",),
