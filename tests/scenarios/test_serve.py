@@ -21,6 +21,7 @@ from hybridbench.foundation.errors import ExitCode
 
 PATIENCE_S = 120.0
 CANARY = "xylophone-canary"
+MODEL = "qwen3-next-nano"
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Served:
 @contextmanager
 def serving(place: Path, *options: str) -> Iterator[Served]:
     output = place / "output"
-    small = ["--profile", "smoke", "--ballast", "0", "--port", "0"]
+    small = ["--profile", "smoke", "--model", MODEL, "--ballast", "0", "--port", "0"]
     with output.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "hybridbench", "serve", *small, *options],
@@ -108,7 +109,7 @@ def test_a_server_finishes_what_it_has_and_writes_down_no_prompt(tmp_path: Path)
         kept = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert kept == [served.output]
         assert served.output.read_text() == (
-            f"hybridbench: serving qwen3-next-tiny on http://127.0.0.1:{served.port}\n"
+            f"hybridbench: serving {MODEL} on http://127.0.0.1:{served.port}\n"
         )
 
 
