@@ -34,6 +34,14 @@ settings.register_profile("deep", parent=_PATIENT, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _user_has_prepared_no_targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands would otherwise count the bytes of what this machine's user has prepared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _environment_is_given_back() -> Iterator[None]:
     """Restore the environment after each test.

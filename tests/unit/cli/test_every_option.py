@@ -418,8 +418,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def doors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change to ``place``, and raise ReachedError at each door."""
     monkeypatch.chdir(place)
-    # Otherwise commands count the bytes of the targets that this machine's user has prepared.
-    monkeypatch.setenv("XDG_DATA_HOME", str(place))
 
     def reached(*arguments: object, **named: object) -> NoReturn:
         raise ReachedError
