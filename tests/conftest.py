@@ -21,6 +21,7 @@ for _name in _TERMINAL | {name for name in os.environ if name.startswith("HYBRID
 import pytest  # noqa: E402
 import typer.main  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis.internal.conjecture import providers  # noqa: E402
 
 # Engines take milliseconds to seconds to build and run, so there is no deadline or speed check.
 _PATIENT = settings(
@@ -132,6 +133,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
     _build_commands_once(config)
+    if settings.get_current_profile_name() == "ci":
+        _draw_no_constants_of_the_package(config)
+
+
+def _draw_no_constants_of_the_package(config: pytest.Config) -> None:
+    """Hypothesis draws constants of all modules imported so far, and parses them in each worker.
+
+    That takes seconds, and the examples of a test then depend on the tests before it.  The other
+    profiles, which are random anyway, keep these constants.
+    """
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    # Until modules are read, there are none; older versions never read any.
+    patch.setattr(
+        providers, "_get_local_constants", lambda: providers._local_constants, raising=False
+    )
 
 
 def _build_commands_once(config: pytest.Config) -> None:
