@@ -85,13 +85,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several workers, run scenarios first, so that other tests compute while they wait.
 
-    Each worker starts with its share of the list; idle workers take tests from the end of it.
+    Each worker starts with its share of the list; idle workers take tests from the end of it.  The
+    order of files is the same for all workers, in whatever order they were collected.
     """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: "scenarios" not in item.path.parts)
+        items.sort(key=lambda item: ("scenarios" not in item.path.parts, item.path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let every second worker begin with the last file of each directory.
+
+    In a fresh checkout all workers would otherwise compile the same files at the same time.
+    """
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    if isinstance(collector, pytest.Dir) and int(worker.removeprefix("gw")) % 2:
+        report.result.reverse()
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
