@@ -42,9 +42,8 @@ def doubt_of(view: HeapView, one: Growing, *, at_idle: bool) -> Doubt:
     span_s = one.until_s - one.since_s
     if span_s < LEAST_TIMED_S and kept.timed and _traffic_may_have_risen(view, one):
         return Doubt.CLOCK
-    # Nor does a cache that fills keep exactly one entry of every so many events for long.
-    is_counted = kept.driver.exact and one.last > WINDOW
-    if not (kept.whole or is_counted) and span_s < LEAST_S:
+    is_counted = kept.whole or (kept.counted and one.last > WINDOW)
+    if not is_counted and span_s < LEAST_S:
         return Doubt.PARTS
     if _may_be_window(view, one):
         return Doubt.WINDOW

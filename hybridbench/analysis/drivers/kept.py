@@ -104,6 +104,8 @@ class Kept:
         alike: whether these rounds agree; otherwise each gained, but by varying amounts.
         whole: whether each event keeps a whole number of entries; no cache that fills does so for
             long.
+        counted: whether each round kept exactly what events explain: one entry in every so many, or
+            a whole number per event that lies between two counters.
     """
 
     driver: Driver
@@ -115,6 +117,7 @@ class Kept:
     rounds: int = 0
     alike: bool = True
     whole: bool = False
+    counted: bool = False
 
     @property
     def timed(self) -> bool:
@@ -484,21 +487,25 @@ def _equal_rounds(
     by_main = [_Rounds.of(gained, done, noise, at_once=max(1.0, mean.value)) for done in main]
     slows = not exact and (own.slows or any(one.surely_slow for one in by_main))
     steady = exact or (own.steady and not any(one.slows for one in (own, *by_main)))
-    whole = times >= 1.0
-    return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, whole=whole)
+    return Kept(
+        *(driver, own.early, own.late, slows, steady, 0.0, gained.size),
+        whole=times >= 1.0,
+        counted=exact or _is_between(gained, [rounds[:, one.index] for one in found if one.told]),
+    )
 
 
 @dataclass(frozen=True, order=True)
 class _Agreeing:
     """A counter by which all rounds agree, ordered by how well it explains the gain.
 
-    ``times`` is what ``_exact_times`` returns.
+    ``times`` is what ``_exact_times`` returns; ``told`` is whether it describes the work done.
     """
 
     rank: tuple[bool, bool, bool, int]
     times: float
     share: float
     index: int
+    told: bool
 
 
 def _agreeing(gained: FloatArray, rounds: FloatArray, work: Work, noise: float) -> list[_Agreeing]:
@@ -520,8 +527,24 @@ def _agreeing(gained: FloatArray, rounds: FloatArray, work: Work, noise: float) 
         share = float(off.sum()) / float(gained.sum())
         place = work.rank(name, whole=False)
         rank = (share > 0.02, not times >= 1.0, not times, place)
-        found.append(_Agreeing(rank, times, share, index))
+        found.append(_Agreeing(rank, times, share, index, name in work.telling))
     return sorted(found)
+
+
+def _is_between(gained: FloatArray, counts: Sequence[FloatArray]) -> bool:
+    """Whether a whole number of entries is kept per event that no counter counts, but that is about
+    as frequent as others: some requests end before they are admitted, for example.
+
+    Then each round kept at least that number for each event of one counter, and at most for each of
+    another.
+    """
+    if not counts:
+        return False
+    times = max(1.0, round(float(gained.sum() / counts[0].sum())))
+    alike = [times * n for n in counts if np.all(np.abs(times * n - gained) <= _ALIKE * gained)]
+    above = any(np.all(gained >= least) for least in alike)
+    below = any(np.all(gained <= most) for most in alike)
+    return above and below and gained.size >= FEWEST_UNEVEN
 
 
 def _exact_times(gained: FloatArray, events: FloatArray, rate: float, drivers: int) -> float:

@@ -123,3 +123,18 @@ def test_rounds_with_few_events_agree_if_each_keeps_exactly_as_much(stray: int) 
     if kept is not None:
         assert (kept.driver.counter, kept.driver.per_event) == ("requests_rejected", 1.0)
         assert (kept.driver.exact, kept.whole, kept.steady) == (True, True, True)
+
+
+@pytest.mark.parametrize(("kept_of_last", "counted"), [(1.0, True), (0.93, False)])
+def test_a_whole_number_per_event_between_two_counters_is_counted(
+    kept_of_last: float, counted: bool
+) -> None:
+    """Admissions: more than requests finish, and fewer than are accepted."""
+    accepted = np.cumsum([0.0, 3537, 2570, 2755, 2589, 2016, 1867, 2092, 1235])
+    admitted = np.cumsum([0.0, 3496, 2540, 2721, 2558, 1991, 1843, 2066, 1220 * kept_of_last])
+    finishes = np.cumsum([0.0, 3360, 2457, 2640, 2475, 1932, 1792, 2002, 1189])
+
+    kept = rounds(np.floor(admitted), accepted, finishes)
+
+    assert kept is not None
+    assert (kept.counted, kept.whole, kept.driver.exact) == (counted, False, False)
