@@ -259,7 +259,8 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     parts = [] if verdict.kind in _SUBJECT_IS_PLAIN else [metric_title(finding.subject)]
     if not in_headline(verdict, finding):
-        parts = [": ".join([*parts, finding.title])]
+        named = finding.title.lower().startswith(metric_label(finding.subject).lower())
+        parts = [": ".join([*([] if named else parts), finding.title])]
     label = _QUESTIONS.get(verdict.kind, "What") if parts else "Also"
     facts = [Fact(label, ". ".join(parts))] if parts else []
     by_time, by_event = _rates(verdict, finding)

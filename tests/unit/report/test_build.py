@@ -8,7 +8,9 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from hybridbench.analysis.findings.engine_reports import Crashed
+from hybridbench.analysis.findings.growth import Undecided
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.foundation.labels import labelled
 from hybridbench.records.events import (
     Crash,
     DiagnosisBaseline,
@@ -211,6 +213,23 @@ def test_private_memory_has_an_axis_of_its_own() -> None:
     assert by_key["private"] >= {"private (RssAnon + swap)", "fit"}
     assert not by_key["private"] & by_key["rss"]
     assert by_key["rss"] == {"resident (RSS)", "proportional (PSS)"}
+
+
+def test_a_title_that_is_cut_in_the_headline_names_its_metric_once() -> None:
+    """It began 'private memory of X, in RAM (RssAnon) ...: private memory of X: growing by ...'."""
+    record = synthetic.record_of(300.0)
+    role = "process" * 30
+    undecided = Undecided(needed_s=900.0, judged_s=300.0)
+    subject = labelled("rss_anon_swap_bytes", {"role": role})
+    finding = Finding(undecided, VerdictKind.INCONCLUSIVE, subject)
+    verdict = replace(
+        synthetic.open_verdict(record), findings=(finding,), headline=finding.title[:100]
+    )
+
+    (fact, *_) = build_document(record, verdict).answer
+
+    assert (fact.label, fact.text) == ("Undecided", finding.title)
+    assert finding.title.startswith(f"private memory of {role}: ")
 
 
 def test_a_headline_never_capitalises_the_name_of_a_program() -> None:
