@@ -120,13 +120,16 @@ def copied_environments(tiny: Prepared, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture
-def known_packages(
-    tiny: Prepared, tmp_path: Path, copied_environments: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside the first target, whose packages are needed again: pip has nothing to do."""
-    (tmp_path / "tiny-1.0").symlink_to(tiny.home)
+def known_plan(tiny: Prepared, copied_environments: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pip find and plan what it did for the first target."""
     for name, found in tiny.found.items():
         monkeypatch.setattr(Pip, name, lambda *_, found=found, **__: found)
+
+
+@pytest.fixture
+def known_packages(tiny: Prepared, tmp_path: Path, known_plan: None) -> None:
+    """Beside the first target, whose packages are needed again: pip has nothing to do."""
+    (tmp_path / "tiny-1.0").symlink_to(tiny.home)
 
 
 def ignore(line: str) -> None:
@@ -285,12 +288,13 @@ def test_a_release_that_cannot_be_had_leaves_nothing_behind(tiny: Prepared, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("copied_environments")
+@pytest.mark.usefixtures("known_plan")
 def test_preparing_goes_on_where_it_was_stopped(
     tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "_BATCH", 1)
-    index, home = make_index(tmp_path / "index"), tmp_path / "root" / "tiny-1.0"
+    index, home = tmp_path / "index", tmp_path / "root" / "tiny-1.0"
+    shutil.copytree(tiny.index, index)
     planned = (index / "json_part-1.1-py3-none-any.whl").read_bytes()
 
     def change_json_part(line: str) -> None:
