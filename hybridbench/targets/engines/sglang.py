@@ -21,8 +21,13 @@ exec {python} -m sglang.launch_server --model-path {checkpoints}/CHECKPOINT --ho
   --context-length 2048 --skip-server-warmup --enable-metrics --enable-cache-report \\
   "$@"
 """
-# The weights of a hybrid model do not matter here (its operators are stubs); its pools do.
-_HYBRID = "--load-format dummy --max-mamba-cache-size 40 --enable-streaming-session"
+# The weights of a hybrid model do not matter here (its operators are stubs); its pools do.  An idle
+# session keeps its row (sglang#37583), so there must be one for each that a profile opens, and
+# SGLang allows one row for three states.
+_HYBRID = (
+    "--load-format dummy --max-running-requests 32 --max-mamba-cache-size 96 "
+    "--enable-streaming-session"
+)
 _STUBS = "sglang_cpu_stubs"
 # By canonical name; SGLang's imports of these are stubbed.
 _NEEDS_GPU = frozenset(
