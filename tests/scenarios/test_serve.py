@@ -62,7 +62,7 @@ class Served:
 @contextmanager
 def serving(place: Path, *options: str) -> Iterator[Served]:
     output = place / "output"
-    small = ["--profile", "smoke", "--model", MODEL, "--ballast", "0", "--port", "0"]
+    small = ["--profile", "smoke", "--set", f"model={MODEL}", "--ballast", "0", "--port", "0"]
     with output.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "hybridbench", "serve", *small, *options],
