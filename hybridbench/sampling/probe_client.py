@@ -309,17 +309,23 @@ class ProbeClient:
             whole: also search for dictionaries that the collector does not track, at ten times the
                 cost; not for slices.
             known: the state after the last scan of this process.
-            at_rest: the process is idle, so that a pause delays nothing.
+            at_rest: the process is idle, so that a pause delays nothing, and others wait for the
+                scan.
 
         Raises:
             ProbeError: the scan failed: too little memory, or the process is stuck or too slow.
         """
         account = self.budget(pid)
         way, left_out = self._way(pid)
-        request = {"op": "census", "way": way, "whole": whole and way == "fork"}
-        lines = self._ask(
-            pid, {**request, "left_out": left_out, "deadline_s": _CENSUS_S}, _CENSUS_S + _SPARE_S
-        )
+        request = {
+            "op": "census",
+            "way": way,
+            "whole": whole and way == "fork",
+            "left_out": left_out,
+            "deadline_s": _CENSUS_S,
+            "at_rest": at_rest,
+        }
+        lines = self._ask(pid, request, _CENSUS_S + _SPARE_S)
         cost = _decoded(lines[-1], _Line)
         if cost.way != way:
             # The copy answered, but the process ended before it could report the cost.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hybridbench.sampling.probe_client import ProbeClient, ProbeError, ProbeGoneError
-from tests.scenarios.probed import Ended, Looks, interpreters, probed, run
+from tests.scenarios.probed import Ended, Looks, Probed, interpreters, probed, run
 
 # Other interpreters are in the long suite, because each starts some thirty programs.
 EVERY_PYTHON = pytest.mark.parametrize(
@@ -485,6 +488,35 @@ def test_workers_that_are_forked_during_a_scan_do_not_delay_its_answer(tmp_path:
 
     assert found.entries["__main__.rows"] == 100_000
     assert waits, "the scan took as long as the program"
+
+
+def test_a_scan_has_the_lowest_priority_unless_the_program_rests(tmp_path: Path) -> None:
+    program = """
+        import sys
+        rows = [[i] for i in range(100_000)]
+        print("ready", flush=True)
+        sys.stdin.read()
+    """
+
+    def priorities(target: Probed, *, at_rest: bool) -> set[int]:
+        """Return those of the program's children during a scan."""
+        seen = set[int]()
+        with ThreadPoolExecutor(1) as thread:
+            scan = thread.submit(target.client.census, target.pid, whole=True, at_rest=at_rest)
+            while not scan.done():
+                with suppress(psutil.NoSuchProcess):
+                    seen.update(child.nice() for child in psutil.Process(target.pid).children())
+        assert scan.result().entries["__main__.rows"] == 100_000
+        return seen
+
+    with probed(tmp_path, program) as target:
+        target.read_line()
+        serving, resting = (priorities(target, at_rest=at_rest) for at_rest in (False, True))
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    # A child has that of its program for a moment.
+    assert serving - {own} == {19} - {own}
+    assert resting - {own} == {min(own + 5, 19)} - {own}
 
 
 def test_a_reader_that_hangs_holds_nobody_up(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _NAME_ANSWERING = b"hb-answer"
 _NICENESS = 19
+# At rest the program computes nothing, and its clients wait for the scan: on a crowded machine, the
+# lowest priority would make them wait for minutes.
+_NICER_AT_REST = 5
 _LAST_DESCRIPTOR = 0xFFFFFFFF
 _FRAMES_MAX = 200
 _call = partial.__call__
@@ -177,7 +180,7 @@ class Forker:
         steps.append(partial(self._after_fork))
         return steps
 
-    def confine(self, deadline_s: int, parent: int) -> None:
+    def confine(self, deadline_s: int, parent: int, *, at_rest: bool) -> None:
         """In the child: lower the priority, and set a deadline."""
         assert LIBC is not None
         if os.getppid() != parent:
@@ -185,7 +188,10 @@ class Forker:
         LIBC.signal(int(signal.SIGALRM), None)
         LIBC.alarm(deadline_s)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-        LIBC.setpriority(0, 0, _NICENESS)
+        if at_rest:
+            LIBC.nice(_NICER_AT_REST)
+        else:
+            LIBC.setpriority(0, 0, _NICENESS)
         # For kernels without close_range.
         os.closerange(1, 1 << 16)
         # If memory runs out, the OOM killer takes the child and not the program.

@@ -349,8 +349,10 @@ class Server:
     def _be_the_child(self, task: _Task, forker: Forker, deadline_s: float, copied: Copied) -> None:
         status = 1
         try:
-            forker.confine(int(deadline_s) + 1, self._pid)
-            found = census.take(copied, whole=task.request.get("whole") is True)
+            asked = task.request
+            at_rest = asked.get("at_rest") is True
+            forker.confine(int(deadline_s) + 1, self._pid, at_rest=at_rest)
+            found = census.take(copied, whole=asked.get("whole") is True)
             counts = json.dumps(found).encode()
             cost = json.dumps({"cpu_s": time.process_time()}).encode()
             forker.write(counts + b"\n" + cost + b"\n")
