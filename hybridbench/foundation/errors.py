@@ -140,15 +140,18 @@ class WorkerFailedError(HybridbenchError):
 
 
 def nearest(name: str, choices: Collection[str], otherwise: str = "") -> str:
-    """Return half a sentence that suggests the closest of ``choices``, or those that contain
-    ``name``; without any, ``otherwise``, or a list of all choices.
+    """Return half a sentence that suggests a choice that is nearly ``name``, those that contain it,
+    or the closest; without any, ``otherwise``, or a list of all ``choices``.
     """
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
     parts = [choice for choice in choices if name and name.lower() in choice.lower()]
-    if 0 < len(parts) <= _NAMED_MAX:
-        return f"did you mean {' or '.join(parts)}?"
+    few = parts if len(parts) <= _NAMED_MAX else []
+    meant = (
+        difflib.get_close_matches(name, choices, n=1, cutoff=0.8)
+        or few
+        or difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    )
+    if meant:
+        return f"did you mean {' or '.join(meant)}?"
     return otherwise or f"choose one of {', '.join(choices)}"
 
 
