@@ -129,7 +129,7 @@ def test_a_bad_commit_that_comes_before_the_good_one_is_refused(tmp_path: Path) 
 
     with pytest.raises(UsageError) as refused:
         commits_between("HEAD", "elsewhere", root)
-    assert refused.value.code is ErrorCode.BAD_VALUE
+    assert refused.value.code is ErrorCode.OPTION_CONFLICT
 
 
 # Commits with their parents, oldest first; the last but one merges b into a.
