@@ -188,12 +188,21 @@ def in_use_at_rest(*values: float, pool: str = "kv_blocks") -> RunRecord:
 
 
 def test_blocks_that_stay_in_use_at_rest_are_a_leak() -> None:
-    (finding,) = found(in_use_at_rest(0.0, 0.0, 2.0, 3.0, 3.0, 7.0))
+    (finding,) = found(in_use_at_rest(0.0, 0.0, 2.0, 3.0, 3.0, 4.0, 9.0, 11.0, 12.0, 17.0))
 
     assert (finding.kind, finding.verdict) == ("in-use-at-idle", VerdictKind.LEAK)
     assert finding.subject == "kv_blocks: KV blocks"
-    assert finding.data["in_use"] == 7.0
+    assert finding.data["in_use"] == 17.0
     assert finding.since_s == 90.0
+
+
+def test_a_gauge_that_lags_may_rise_a_few_times_by_chance() -> None:
+    """What SGLang 0.5.13 showed: the tokens of the last batch before each idle point."""
+    (finding,) = found(in_use_at_rest(25.0, 46.0, 86.0, 88.0, pool="kv"))
+
+    assert (finding.kind, finding.verdict) == ("in-use-at-idle", VerdictKind.INCONCLUSIVE)
+    assert finding.basis.needs_longer_run
+    assert finding.cause.startswith("either the server reports those of its last requests")
 
 
 def test_a_share_that_rises_at_rest_may_be_the_prefix_cache() -> None:
