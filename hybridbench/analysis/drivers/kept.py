@@ -459,19 +459,20 @@ def _equal_rounds(
         found = [one for one in found if one.times >= 1.0]
     if not found or np.count_nonzero(ample) < FEWEST_ROUNDS:
         return None
-    times = found[0].times
+    best, *rivals = found
+    times = best.times
     if gained.sum() < (FEWEST_KEPT if times >= 1.0 else _FEWEST_PARTS):
         return None
-    moved = rounds[:, found[0].index] > 0
+    moved = rounds[:, best.index] > 0
     gained, rounds = gained[moved], rounds[moved]
-    events = rounds[:, found[0].index]
+    events = rounds[:, best.index]
     mean = mean_rate(gained, events)
     assert mean is not None, "each round has events"
     rates = gained / events
     low, high = mean.ends or (float(rates.min()), float(rates.max()))
     exact = times > 0.0
     driver = Driver(
-        counter=work.names[found[0].index],
+        counter=work.names[best.index],
         per_event=times or mean.value,
         lower=times or low,
         upper=times or high,
@@ -479,7 +480,7 @@ def _equal_rounds(
         rise=float(gained.sum()),
         covered=1.0,
         exact=exact,
-        rivals=tuple(name for one in found[1:] if (name := work.names[one.index]) != TIME),
+        rivals=tuple(name for one in rivals if (name := work.names[one.index]) != TIME),
     )
     own = _Rounds.of(gained, events, noise)
     main = [done for done, n in zip(rounds.T, work.names, strict=True) if n in work.main]
@@ -488,7 +489,13 @@ def _equal_rounds(
     slows = not exact and (own.slows or any(one.surely_slow for one in by_main))
     steady = exact or (own.steady and not any(one.slows for one in (own, *by_main)))
     return Kept(
-        *(driver, own.early, own.late, slows, steady, 0.0, gained.size),
+        driver,
+        own.early,
+        own.late,
+        slows,
+        steady,
+        0.0,
+        gained.size,
         whole=times >= 1.0,
         counted=exact or _is_between(gained, [rounds[:, one.index] for one in found if one.told]),
     )

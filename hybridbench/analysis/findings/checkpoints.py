@@ -281,8 +281,8 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
         "The server's own metrics report pool slots as in use that no request or session holds."
     )
     leads_to = (
-        "LEAK; INCONCLUSIVE if the metrics give only a share, or a gauge that rose at fewer than "
-        f"{_RISES_WITHOUT_CHANCE} idle points and by no event exactly"
+        "LEAK; INCONCLUSIVE if the metrics give only a share, or if a gauge rose fewer than "
+        f"{_RISES_WITHOUT_CHANCE} times and not by exactly as much for each event"
     )
     question = "no slots stay in use at idle points"
     names_mechanism = True
@@ -510,17 +510,17 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
         return
     driver = idle_driver(facts, f"pool.{pool}.{IN_USE}", seen)
     is_exact = driver is not None and driver.exact
-    may_lag = not (is_account or is_exact or rises >= _RISES_WITHOUT_CHANCE)
+    is_share = pool == KV_SHARE
+    may_lag = not (is_share or is_account or is_exact or rises >= _RISES_WITHOUT_CHANCE)
     kind, subject = InUseAtIdle, pool_words(pool)
-    if pool == KV_SHARE:
+    if is_share:
         kind, subject = ShareInUseAtIdle, "KV cache"
-    is_open = may_lag or pool == KV_SHARE
-    verdict = VerdictKind.INCONCLUSIVE if is_open else VerdictKind.LEAK
+    verdict = VerdictKind.INCONCLUSIVE if is_share or may_lag else VerdictKind.LEAK
     basis = kind(
         pool=pool,
         in_use=seen[-1].value,
         at_checkpoints=tuple(reading.value for reading in seen[-CHECKPOINTS_NAMED:]),
-        may_lag=may_lag and pool != KV_SHARE,
+        may_lag=may_lag,
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
     found = Finding(basis, verdict, subject, since_s=since_s)

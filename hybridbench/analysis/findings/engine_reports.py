@@ -137,8 +137,9 @@ class Crashed(Basis, frozen=True, kw_only=True):
             )
         if self.reason in ("exit", "signal") and " in flight" in self.detail and not self.suspects:
             return (
-                "Repeat the run with --restarts 3: a new server gets the requests that were in "
-                "flight again, and the report names those that crash it."
+                "Repeat the run with --restarts 3, which needs a server that hybridbench starts: a "
+                "new one gets the requests that were in flight, and the report names those that "
+                "crash it."
             )
         if self.reason == "unreachable":
             return "Check that the server runs and can be reached at the address of --url."
