@@ -7,8 +7,8 @@ from typing import Final
 
 from hybridbench.analysis.drivers.growing import Growing, GrowthKind, Sort
 from hybridbench.analysis.drivers.heap_growth import growing_heaps
-from hybridbench.analysis.drivers.kept import FEWEST_CENSUSES
 from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.drivers.under_traffic import FEWEST_CENSUSES
 from hybridbench.analysis.facts.censuses import Heap, heaps_of
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts

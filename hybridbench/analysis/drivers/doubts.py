@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from hybridbench.analysis.drivers.at_idle import FEWEST_ROUNDS
 from hybridbench.analysis.drivers.growing import Doubt, Growing, Sort
 from hybridbench.analysis.drivers.heap_view import FEW, HeapView
-from hybridbench.analysis.drivers.kept import FEWEST_KEPT, FEWEST_ROUNDS, Kept, Work
+from hybridbench.analysis.drivers.kept import FEWEST_KEPT, Kept, Work
 from hybridbench.analysis.facts.window import LEAK_WITHOUT_STEADY_S
 from hybridbench.analysis.record import FloatArray
 

@@ -16,21 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.distributions import holm
+from hybridbench.analysis.drivers.at_idle import FEWEST_ROUNDS, kept_at_idle, last_start
 from hybridbench.analysis.drivers.doubts import STAYS, doubt_about_unnamed, doubt_of
 from hybridbench.analysis.drivers.growing import Doubt, Growing, GrowthKind, Sort
 from hybridbench.analysis.drivers.heap_view import FEW, HeapView
-from hybridbench.analysis.drivers.kept import (
-    ALPHA,
-    FEWEST_KEPT,
-    FEWEST_ROUNDS,
-    Kept,
-    Work,
-    kept_at_idle,
-    kept_under_traffic,
-    last_start,
-    of_bytes,
-)
+from hybridbench.analysis.drivers.kept import ALPHA, FEWEST_KEPT, Kept, Work, of_bytes
 from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.drivers.under_traffic import kept_under_traffic
 from hybridbench.analysis.facts.censuses import Counts, Heap, IdlePoint, heaps_of
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.kv_cache import kv_caches

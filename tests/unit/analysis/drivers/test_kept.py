@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.drivers.kept import Kept, Work, kept_at_idle, kept_under_traffic
+from hybridbench.analysis.drivers.at_idle import kept_at_idle
+from hybridbench.analysis.drivers.kept import Kept, Work
 from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.drivers.under_traffic import kept_under_traffic
 from hybridbench.analysis.record import FloatArray
 
 

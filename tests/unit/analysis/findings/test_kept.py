@@ -10,9 +10,11 @@ import pytest
 from msgspec.structs import replace as replace_event
 
 from benchmarks.watched_runs import LOADS, ROLES, Leak, Watched, watched_run
+from hybridbench.analysis.drivers.at_idle import kept_at_idle
 from hybridbench.analysis.drivers.heap_growth import growing_heaps
-from hybridbench.analysis.drivers.kept import Work, kept_at_idle, kept_under_traffic
+from hybridbench.analysis.drivers.kept import Work
 from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.drivers.under_traffic import kept_under_traffic
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.held import EntriesKept
 from hybridbench.analysis.findings.kept import kept_findings, without_parts
